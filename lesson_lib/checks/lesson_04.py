@@ -1,0 +1,103 @@
+"""Checks of lesson 04: the crash point, recovering all runs, the order of the writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lesson_lib.agent import run_next_action, run_to_end, start
+from lesson_lib.checks import exercise, given, scratch_run
+from lesson_lib.crash import run_agent_in_child
+from lesson_lib.errors import ChildError
+from lesson_lib.ledger import Ledger
+from lesson_lib.stores.sqlite import AgentConnection, load_state, read_events
+from lesson_lib.tickets import Tools, find_ticket, read_runbooks, read_tickets
+
+
+@exercise(1, "assign the name of a crash point to point")
+def exercise_1(point: str) -> str | None:
+    """Kill a child at the learner's point, resume, and read the ledger."""
+    with TemporaryDirectory() as name:
+        files = Path(name, "agent.db"), Path(name, "ledger.txt")
+        try:
+            run_agent_in_child(*files, "T104", "session-1", die_at=point, how="kill")
+        except ChildError:
+            return f"a run never comes to {point!r}: look at the list of points in step 1"
+        before = Ledger(files[1]).count("run-T104:lookup_runbook")
+        run_agent_in_child(*files, "T104", "session-2")
+        calls = Ledger(files[1]).count("run-T104:lookup_runbook")
+    if calls == 2:
+        return None
+    when = "had not run yet" if before == 0 else "had run, and its result was saved"
+    return f"at {point} the tool {when}: {calls} call in the ledger, wanted: 2"
+
+
+@exercise(2, "resume each unfinished run and return the ids")
+def exercise_2(
+    recover_all: Callable[[AgentConnection, str, Tools], list[str]],
+) -> str | None:
+    """Give a database with a finished run and two that stopped."""
+    tickets = read_tickets()
+    with scratch_run("run-scratch") as (connection, folder):
+        connection.execute("DELETE FROM agent_events")
+        connection.execute("DELETE FROM agent_runs")
+        tools = Tools(read_runbooks(), Ledger(folder / "ledger.txt"))
+        for ticket_id in ("T101", "T104", "T105"):
+            state = start(connection, find_ticket(tickets, ticket_id), "session-1")
+            if ticket_id == "T101":
+                run_to_end(connection, state, "session-1", tools)
+            if ticket_id == "T105":
+                run_next_action(connection, state, "session-1", tools)
+        finished = read_events(connection, "run-T101")
+        found = given(recover_all(connection, "session-2", tools))
+        for run_id in ("run-T104", "run-T105"):
+            if load_state(connection, run_id).status != "completed":
+                return f"{run_id} is still unfinished"
+            sessions = [event.session for event in read_events(connection, run_id)]
+            if "run_resumed" not in [e.event_type for e in read_events(connection, run_id)]:
+                return f"{run_id} was finished, but no event tells that it was resumed"
+            if sessions[-1] != "session-2":
+                return f"{run_id} was finished under the name {sessions[-1]}, wanted: session-2"
+        if read_events(connection, "run-T101") != finished:
+            return "run-T101 was finished before, and got new events"
+        if found != ["run-T104", "run-T105"]:
+            return f"it returned {found!r}, wanted: the ids of the two runs"
+    return None
+
+
+@exercise(3, "put the four lines into another order")
+def exercise_3(step: Callable[..., None]) -> str | None:
+    """Let the process die after each call, and look at what is left."""
+    missing = {"load", "tool", "result", "checkpoint"} - set(_done(step, alive=4))
+    if missing:
+        return f"nothing died, and still these were not called: {', '.join(sorted(missing))}"
+    for alive in range(4):
+        done = _done(step, alive)
+        if "checkpoint" in done and "tool" not in done:
+            return "died after the checkpoint: the run believes in a tool call that never happened"
+        if "checkpoint" in done and "result" not in done:
+            return "died after the checkpoint: it vouches for a result that is not saved"
+        if "result" in done and "tool" not in done:
+            return "a result is saved before the tool gave it"
+    return None
+
+
+def _done(step: Callable[..., None], alive: int) -> list[str]:
+    """Return which functions `step` called before it died at the call after `alive` of them."""
+    done: list[str] = []
+
+    def recorder(name: str) -> Callable[..., str]:
+        def call(*_: Any) -> str:
+            if len(done) == alive:
+                raise KeyboardInterrupt
+            done.append(name)
+            return name
+
+        return call
+
+    with suppress(KeyboardInterrupt):
+        step(*map(recorder, ("load", "tool", "result", "checkpoint")))
+    return done

@@ -1,0 +1,84 @@
+"""Every error that this package raises on purpose, under one base: `LessonError`."""
+
+
+class LessonError(Exception):
+    """The base of every error this package raises on purpose."""
+
+
+class TicketDataError(LessonError):
+    """A data file cannot be trusted. The message names file, row and column."""
+
+
+class UnknownRunbookError(LessonError):
+    """No runbook is known for this kind of ticket."""
+
+
+class StorageError(LessonError):
+    """The database file cannot be opened, read or written now."""
+
+
+class ForeignFileError(StorageError):
+    """The file is not an agent database. It was left as it was."""
+
+
+class SchemaVersionError(StorageError):
+    """The database was made by a later version of this package. It was left as it was."""
+
+
+class TransactionError(LessonError):
+    """A call was made inside a transaction that must be outside of one, or the other way round."""
+
+
+class JSONValueError(LessonError, ValueError):
+    """A value would not come back from JSON as it was. The message names its path."""
+
+
+class InvalidStateError(LessonError):
+    """A run state breaks a rule of the model: nothing was written."""
+
+
+class UnknownRunError(LessonError):
+    """The database holds no run of this id."""
+
+
+class RunExistsError(LessonError):
+    """A run of this id was started before."""
+
+
+class RunCompletedError(LessonError):
+    """The run is finished: there is no next action."""
+
+
+class UnknownActionError(LessonError):
+    """The checkpoint names an action that this agent does not have."""
+
+
+class StaleVersionError(LessonError):
+    """Somebody else saved a later checkpoint: this writer's copy is out of date."""
+
+
+class CorruptStateError(LessonError):
+    """Stored rows contradict each other or cannot be decoded."""
+
+
+class IdempotencyConflictError(LessonError):
+    """An idempotency key was used again with another tool or another input."""
+
+
+class KeyBusyError(LessonError):
+    """Another caller has been running the tool of this key for longer than we would wait."""
+
+
+class ToolResultError(LessonError):
+    """The tool ran, but its result cannot be saved as JSON."""
+
+
+class ChildError(LessonError):
+    """A child process ended otherwise than it was asked to."""
+
+
+class SimulatedCrash(BaseException):
+    """The process "dies" here.
+
+    Not an `Exception`: code that catches errors must not be able to survive a crash.
+    """

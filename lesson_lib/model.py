@@ -1,0 +1,109 @@
+"""What is known of a run: its state, its events, its tool results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from lesson_lib.errors import InvalidStateError
+from lesson_lib.json_text import JSONObject, JSONValue, from_json
+
+STATUSES = ("running", "completed")
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One row of `agent_runs`: the current checkpoint of a run.
+
+    Args:
+        run_id: The name of the run.
+        ticket_id: The ticket it works on.
+        status: One of `STATUSES`.
+        next_action: What to do next; None when, and only when, the run is completed.
+        context_json: What the agent has found out so far, as the text of a JSON object.
+        version: How many checkpoints were saved, 0 for a run that has none yet.
+
+    Raises:
+        InvalidStateError: A value breaks one of these rules.
+    """
+
+    run_id: str
+    ticket_id: str
+    status: str
+    next_action: str | None
+    context_json: str
+    version: int
+
+    def __post_init__(self) -> None:
+        for name in ("run_id", "ticket_id"):
+            require_text(name, getattr(self, name))
+        if self.status not in STATUSES:
+            raise InvalidStateError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
+        if (self.next_action is None) != (self.status == "completed"):
+            raise InvalidStateError(
+                f"a run with status {self.status!r} cannot have the next action"
+                f" {self.next_action!r}: only a completed run has none"
+            )
+        if self.next_action is not None:
+            require_text("next_action", self.next_action)
+        if type(self.version) is not int or self.version < 0:
+            raise InvalidStateError(f"version {self.version!r} is not a whole number from 0 up")
+        try:
+            is_object = isinstance(from_json(self.context_json), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            raise InvalidStateError(f"the context of {self.run_id} is not a JSON object")
+
+    @property
+    def context(self) -> MappingProxyType[str, JSONValue]:
+        """A decoded copy of the context, read-only: a changed one is `state.context | {...}`."""
+        decoded: JSONObject = from_json(self.context_json)
+        return MappingProxyType(decoded)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One row of `agent_events`: something that happened, at its place in the run's order.
+
+    `sequence` counts from 1 without a gap; `created_at_utc` is for people, never for sorting.
+    """
+
+    run_id: str
+    sequence: int
+    session: str
+    event_type: str
+    action: str
+    detail: str
+    created_at_utc: str
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What `execute_once` returns: the tool's value and whether it was saved before."""
+
+    idempotency_key: str
+    tool_name: str
+    value: JSONValue
+    reused: bool
+
+
+def require_text(name: str, value: object) -> str:
+    """Return `value` if it is text that a database can hold.
+
+    Args:
+        name: What the value is called in the error.
+        value: The value to look at.
+
+    Raises:
+        InvalidStateError: It is no `str`, is empty, or holds a lone surrogate.
+    """
+    if not isinstance(value, str) or not value:
+        raise InvalidStateError(f"{name} must be non-empty text, not {value!r}")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidStateError(
+            f"{name} {value!r} holds a lone surrogate, which no UTF-8 file can hold"
+        ) from None
+    return value

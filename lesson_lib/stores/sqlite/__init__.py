@@ -1,0 +1,27 @@
+"""The three durable records in one SQLite file."""
+
+from lesson_lib.stores.sqlite.connection import AgentConnection, connect, create_schema
+from lesson_lib.stores.sqlite.effects import execute_once
+from lesson_lib.stores.sqlite.records import (
+    delete_run,
+    load_state,
+    read_events,
+    record_event,
+    save_checkpoint,
+    start_run,
+    unfinished_runs,
+)
+
+__all__ = [
+    "AgentConnection",
+    "connect",
+    "create_schema",
+    "delete_run",
+    "execute_once",
+    "load_state",
+    "read_events",
+    "record_event",
+    "save_checkpoint",
+    "start_run",
+    "unfinished_runs",
+]

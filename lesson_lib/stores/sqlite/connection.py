@@ -1,0 +1,250 @@
+"""Opening the database file, and a connection whose `with` block means: all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from lesson_lib.errors import (
+    ForeignFileError,
+    LessonError,
+    SchemaVersionError,
+    StorageError,
+    TransactionError,
+)
+
+APPLICATION_ID = int.from_bytes(b"AGNT")  # marks the file as ours, in its header
+SCHEMA_VERSION = 1
+SCHEMA = Path(__file__).parents[2] / "schema.sql"
+
+
+def utc_now() -> datetime:
+    """Return the time now, in UTC."""
+    return datetime.now(UTC)
+
+
+class AgentCursor(sqlite3.Cursor):
+    """A cursor that says in a sentence what is wrong with the file."""
+
+    connection: AgentConnection
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        """Execute one statement; see `sqlite3.Cursor.execute`."""
+        return self._guard(super().execute, sql, parameters)
+
+    def executemany(self, sql: str, rows: Iterable[Any], /) -> Self:
+        """Execute one statement for each row; see `sqlite3.Cursor.executemany`."""
+        return self._guard(super().executemany, sql, rows)
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        """Execute several statements; see `sqlite3.Cursor.executescript`."""
+        return self._guard(super().executescript, script)
+
+    def fetchone(self) -> Any:
+        """Return the next row or None."""
+        return self._guard(super().fetchone)
+
+    def fetchall(self) -> list[Any]:
+        """Return all remaining rows."""
+        return self._guard(super().fetchall)
+
+    def _guard[T](self, call: Callable[..., T], *arguments: Any) -> T:
+        if self.connection.inside and not self.connection.in_transaction:
+            # SQLite rolls back by itself when the disk is full; each later statement of the block
+            # would commit alone and leave half a checkpoint behind.
+            raise TransactionError(
+                "the transaction of this `with connection:` block has ended already and nothing of"
+                " it was saved: leave the block and begin again"
+            )
+        try:
+            return call(*arguments)
+        except sqlite3.DatabaseError as error:
+            explained = explain(error, self.connection.path)
+            if explained is None:
+                raise
+            raise explained from error
+
+
+class AgentConnection(sqlite3.Connection):
+    """A connection that commits each statement alone, but a `with connection:` block as one.
+
+    The block begins with BEGIN IMMEDIATE, so it never waits for a lock in its middle; it commits
+    at its end, rolls back on any exception, and refuses to nest. The plain `sqlite3.Connection`
+    of `autocommit=True` does nothing at all at `with`.
+    """
+
+    path: Path
+    clock: Callable[[], datetime]
+    inside = False
+
+    def cursor(self, factory: Any = AgentCursor) -> Any:
+        """Return a cursor that explains errors."""
+        return super().cursor(factory)
+
+    # The base class makes plain cursors in these three, whatever `cursor` returns.
+
+    def execute(self, sql: str, parameters: Any = (), /) -> AgentCursor:
+        """Execute one statement on a new cursor."""
+        cursor: AgentCursor = self.cursor()
+        return cursor.execute(sql, parameters)
+
+    def executemany(self, sql: str, rows: Iterable[Any], /) -> AgentCursor:
+        """Execute one statement for each row on a new cursor."""
+        cursor: AgentCursor = self.cursor()
+        return cursor.executemany(sql, rows)
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        """Execute several statements on a new cursor."""
+        cursor: AgentCursor = self.cursor()
+        return cursor.executescript(script)
+
+    def __enter__(self) -> Self:
+        if self.in_transaction:
+            raise TransactionError(
+                "a transaction is open on this connection already: `with connection:` does not"
+                " nest, since the inner block would commit the outer one"
+            )
+        self.execute("BEGIN IMMEDIATE")
+        self.inside = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Literal[False]:
+        try:
+            if kind is None:
+                self.execute("COMMIT")
+        finally:
+            self.inside = False
+            if self.in_transaction:
+                # An error of the ROLLBACK must not hide the one that led here.
+                with contextlib.suppress(sqlite3.Error):
+                    super().execute("ROLLBACK")
+        return False
+
+
+def connect(
+    path: str | Path, *, timeout: float = 5.0, clock: Callable[[], datetime] = utc_now
+) -> AgentConnection:
+    """Open an agent database, or make an empty one.
+
+    A connection belongs to the thread and the process that opened it.
+
+    Args:
+        path: The database file. Its folder must exist.
+        timeout: How long to wait for another writer, in seconds.
+        clock: What gives each event its time; an aware datetime.
+
+    Raises:
+        StorageError: The file cannot be opened for work.
+        ForeignFileError: It is not an agent database.
+        SchemaVersionError: A later version of this package made it.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise StorageError(f"{path} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise StorageError(f"the folder {path.parent} does not exist: make it first")
+    try:
+        connection = sqlite3.connect(
+            path, timeout=timeout, autocommit=True, factory=AgentConnection
+        )
+    except sqlite3.OperationalError as error:
+        raise explain(error, path) or StorageError(f"{path} cannot be opened: {error}") from error
+    connection.path, connection.clock = path, clock
+    connection.row_factory = sqlite3.Row
+    try:
+        # Until the file is known to be ours, closing it must not write its WAL back.
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
+        _claim(connection)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, False)
+        set_pragmas(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def set_pragmas(connection: AgentConnection) -> None:
+    """Set the pragmas that the promises rest on, and read each one back.
+
+    A pragma that cannot do its work says nothing. This must come before the first transaction:
+    inside one, `foreign_keys` is ignored.
+    """
+    for name, value, wanted in (
+        ("foreign_keys", "ON", 1),
+        ("journal_mode", "WAL", "wal"),
+        ("synchronous", "FULL", 2),
+    ):
+        connection.execute(f"PRAGMA {name} = {value}").fetchall()
+        (found,) = connection.execute(f"PRAGMA {name}").fetchone()
+        if found != wanted:
+            raise StorageError(
+                f"{connection.path} does not take {name} = {value}: use a file on a local disk"
+            )
+
+
+def create_schema(connection: AgentConnection) -> None:
+    """Create the three tables, all or none; in a database that has them, do nothing."""
+    with connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            for statement in schema_statements():
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def schema_statements() -> list[str]:
+    """Return the CREATE TABLE statements of `schema.sql`, in order."""
+    return [part.strip() for part in SCHEMA.read_text(encoding="utf-8").split(";") if part.strip()]
+
+
+def _claim(connection: AgentConnection) -> None:
+    """Mark an empty database as ours; refuse one that is not ours or too new."""
+    look = """SELECT (SELECT application_id FROM pragma_application_id),
+        (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)"""
+    owner, version, tables = connection.execute(look).fetchone()
+    if (owner, version, tables) == (0, 0, 0):
+        with connection:
+            # Another process may have been first since the look above.
+            owner, version, tables = connection.execute(look).fetchone()
+            if (owner, version, tables) == (0, 0, 0):
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                return
+    if owner != APPLICATION_ID:
+        raise ForeignFileError(
+            f"{connection.path} is an SQLite database of another program: choose another file name"
+        )
+    if version > SCHEMA_VERSION:
+        raise SchemaVersionError(
+            f"{connection.path} has schema version {version}, this package knows versions up to"
+            f" {SCHEMA_VERSION}: update the package"
+        )
+
+
+def explain(error: sqlite3.DatabaseError, path: Path) -> LessonError | None:
+    """Return an error with a sentence that names file and cure, or None for another kind."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name == "SQLITE_ERROR" and "no such table" in str(error):
+        return StorageError(f"{path}: {error}: if the file is new, call create_schema first")
+    if name == "SQLITE_NOTADB":
+        return ForeignFileError(f"{path} is not an SQLite database: choose another file name")
+    for start, sentence in {
+        "SQLITE_BUSY": "is locked by another process: let it finish, or wait longer (timeout=…)",
+        "SQLITE_FULL": "cannot grow, the disk is full: free some space, nothing else is lost",
+        "SQLITE_READONLY": "cannot be written: check the permissions of the file and its folder",
+        "SQLITE_CANTOPEN": "cannot be opened: check the permissions of the file and its folder",
+        "SQLITE_IOERR": "cannot be read or written, the disk reports an error: check the disk",
+        "SQLITE_CORRUPT": "is damaged: restore it from a backup",
+    }.items():
+        if name.startswith(start):
+            return StorageError(f"{path} {sentence} ({error})")
+    return None

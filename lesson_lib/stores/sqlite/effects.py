@@ -1,0 +1,153 @@
+"""Calling a tool once per idempotency key, and giving its saved result to every repeat."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from lesson_lib.errors import (
+    CorruptStateError,
+    IdempotencyConflictError,
+    JSONValueError,
+    KeyBusyError,
+    StorageError,
+    ToolResultError,
+    TransactionError,
+    UnknownRunError,
+)
+from lesson_lib.json_text import JSONValue, from_json, to_json
+from lesson_lib.model import ToolResult, require_text
+from lesson_lib.stores.sqlite.connection import AgentConnection
+from lesson_lib.stores.sqlite.records import record_event
+
+
+def execute_once(
+    connection: AgentConnection,
+    function: Callable[[], JSONValue],
+    *,
+    run_id: str,
+    session: str,
+    key: str,
+    tool_name: str,
+    tool_input: JSONValue,
+    wait: float = 60.0,
+) -> ToolResult:
+    """Return the saved result of this key, or call `function` and save what it returns.
+
+    The call is made outside of any transaction, so a slow tool locks nobody out. If the process
+    dies after `function` ran and before its result is saved, the next caller runs it again: no
+    local database can close that window.
+
+    Args:
+        connection: An open connection, outside of a transaction.
+        function: The tool call, without arguments; it returns a JSON value.
+        run_id: The run that asks; it must exist.
+        session: Which process life asks.
+        key: The idempotency key: the same for every repeat of the same intended call.
+        tool_name: The tool's name.
+        tool_input: The tool's arguments, a JSON value. Only its SHA-256 is stored.
+        wait: How long to wait for another caller of the same key, in seconds.
+
+    Raises:
+        IdempotencyConflictError: The key was used with another tool or input.
+        KeyBusyError: Another caller still runs this tool after `wait` seconds.
+        ToolResultError: The tool ran, but its result is not JSON. Nothing was saved.
+        UnknownRunError: There is no such run. The tool was not called.
+        Exception: Whatever `function` raises. Nothing was saved; the next call tries again.
+    """
+    if connection.in_transaction:
+        raise TransactionError(
+            "execute_once was called inside `with connection:`: a tool must not run while a"
+            " transaction holds the file"
+        )
+    for name, text in (("key", key), ("session", session), ("tool_name", tool_name)):
+        require_text(name, text)
+    digest = hashlib.sha256(to_json(tool_input, "tool_input").encode()).hexdigest()
+    if not connection.execute("SELECT 1 FROM agent_runs WHERE run_id = ?", (run_id,)).fetchone():
+        raise UnknownRunError(f"{connection.path} holds no run {run_id!r}: start it first")
+
+    def record(event_type: str) -> None:
+        record_event(
+            connection,
+            run_id=run_id,
+            session=session,
+            event_type=event_type,
+            action=tool_name,
+            detail={"key": key},
+        )
+
+    if _saved(connection, key) is None:
+        with _only_caller(connection.path, key, wait):
+            if _saved(connection, key) is None:
+                result = _call(function, key)
+                with connection:
+                    saved_now = connection.execute(
+                        "INSERT INTO tool_effects VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                        (key, run_id, tool_name, digest, result),
+                    )
+                    if saved_now.rowcount == 1:
+                        record("tool_executed")
+                if saved_now.rowcount == 1:
+                    return ToolResult(key, tool_name, from_json(result), reused=False)
+
+    saved = _saved(connection, key)
+    assert saved is not None
+    if (saved["tool_name"], saved["input_sha256"]) != (tool_name, digest):
+        raise IdempotencyConflictError(
+            f"the key {key} was used for a call of {saved['tool_name']} with another input: a"
+            " new intention needs a new key"
+        )
+    try:
+        value = from_json(saved["result_json"])
+    except ValueError as error:
+        raise CorruptStateError(
+            f"the saved result of {key} is not JSON: restore a backup"
+        ) from error
+    with connection:
+        record("tool_reused")
+    return ToolResult(key, tool_name, value, reused=True)
+
+
+def _saved(connection: AgentConnection, key: str) -> Any:
+    return connection.execute(
+        "SELECT * FROM tool_effects WHERE idempotency_key = ?", (key,)
+    ).fetchone()
+
+
+def _call(function: Callable[[], JSONValue], key: str) -> str:
+    value = function()
+    try:
+        return to_json(value, "result")
+    except JSONValueError as error:
+        raise ToolResultError(
+            f"the tool of {key} ran, but its result cannot be saved: {error}"
+        ) from error
+
+
+@contextmanager
+def _only_caller(database: Path, key: str, wait: float) -> Iterator[None]:
+    """Hold the key's lock file. The operating system lets go of it when the process dies."""
+    folder = database.with_name(database.name + "-locks")
+    lock = FileLock(folder / (hashlib.sha256(key.encode()).hexdigest()[:16] + ".lock"))
+    try:
+        folder.mkdir(exist_ok=True)
+        lock.acquire(timeout=wait)
+    except Timeout:
+        raise KeyBusyError(
+            f"another caller has been running the tool of {key} for more than {wait} s: ask again"
+            " later for its result"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"{folder} cannot hold a lock file: {error}") from error
+    try:
+        yield
+        # The result is saved now, and whoever still waits will find it: the file may go.
+        with suppress(OSError):
+            Path(lock.lock_file).unlink()
+    finally:
+        lock.release()
