@@ -1,0 +1,94 @@
+"""The golden run: T104, a crash after the lookup, a new session; its events and its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lesson_lib import agent
+from lesson_lib.errors import SimulatedCrash
+from lesson_lib.ledger import Ledger
+from lesson_lib.model import Event, RunState
+from lesson_lib.stores.sqlite import connect, create_schema, load_state, read_events
+from lesson_lib.tickets import (
+    DATA,
+    Tools,
+    check_priorities,
+    find_ticket,
+    read_runbooks,
+    read_tickets,
+)
+from lesson_lib.trace import export_trace, count_calls, trace_frame
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What is left of a run that crashed and was resumed."""
+
+    before: RunState
+    effects_before: int
+    after: RunState
+    events: list[Event]
+    ledger: Ledger
+
+
+@pytest.fixture(scope="module")
+def recovery(tmp_path_factory: pytest.TempPathFactory) -> Recovery:
+    folder = tmp_path_factory.mktemp("golden")
+    tools = Tools(read_runbooks(), Ledger(folder / "ledger.txt"))
+
+    first = connect(folder / "agent.db")
+    create_schema(first)
+    state = agent.start(first, find_ticket(read_tickets(), "T104"), "session-1")
+    state = agent.run_next_action(first, state, "session-1", tools)
+    with pytest.raises(SimulatedCrash):
+        agent.run_next_action(first, state, "session-1", tools, crash_after_tool=True)
+    first.close()
+
+    second = connect(folder / "agent.db")
+    before = load_state(second, "run-T104")
+    (effects,) = second.execute("SELECT count(*) FROM tool_effects").fetchone()
+    agent.run_to_end(second, agent.resume(second, "run-T104", "session-2"), "session-2", tools)
+    after, events = load_state(second, "run-T104"), read_events(second, "run-T104")
+    second.close()
+    return Recovery(before, effects, after, events, tools.ledger)
+
+
+def test_the_nine_events_are_the_golden_ones(recovery: Recovery, tmp_path: Path) -> None:
+    export_trace(trace_frame(recovery.events), tmp_path / "trace.csv")
+    assert (tmp_path / "trace.csv").read_bytes() == (GOLDEN / "recovery_trace.csv").read_bytes()
+
+
+def test_the_committed_trace_is_the_golden_one() -> None:
+    committed = (DATA / "recovery_trace.csv").read_bytes()
+    assert committed == (GOLDEN / "recovery_trace.csv").read_bytes()
+
+
+def test_the_numbers_of_the_last_lines_come_from_the_run(recovery: Recovery) -> None:
+    tickets, before, after = read_tickets(), recovery.before, recovery.after
+    lookup = count_calls(recovery.events, "lookup_runbook")
+    executions = recovery.ledger.count("run-T104:lookup_runbook")
+    sessions = {event.session for event in recovery.events}
+    lines = f"""\
+tested Python: <version> | SQLite: <version>
+tickets checked: {len(tickets)} | priority rules matched: {check_priorities(tickets)}
+before restart: status={before.status} next_action={before.next_action} \
+version={before.version} tool_effect_rows={recovery.effects_before}
+after restart: status={after.status} next_action={after.next_action or "none"} \
+version={after.version}
+lookup_runbook: attempts={lookup.attempts} executions={executions} \
+saved_results_reused={lookup.saved_results_reused}
+durable events: {len(recovery.events)} across {len(sessions)} sessions
+final reply: {after.context["reply"]}
+"""
+    assert lines == (GOLDEN / "lesson_output.txt").read_text(encoding="utf-8")
+
+
+def test_the_events_and_the_witness_agree(recovery: Recovery) -> None:
+    for tool in ("lookup_runbook", "draft_reply"):
+        executed = count_calls(recovery.events, tool).executions
+        assert executed == recovery.ledger.count(f"run-T104:{tool}") == 1

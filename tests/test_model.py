@@ -1,0 +1,91 @@
+"""The model: a state that breaks a rule cannot be made, and one that was made cannot be changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from lesson_lib.errors import InvalidStateError, LessonError
+from lesson_lib.model import Event, RunState, ToolResult, require_text
+
+GOOD: dict[str, Any] = {
+    "run_id": "run-1",
+    "ticket_id": "T1",
+    "status": "running",
+    "next_action": "look",
+    "context_json": '{"a": [1]}',
+    "version": 0,
+}
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no run id": ({"run_id": ""}, "run_id must be non-empty text, not ''"),
+    "run id no text": ({"run_id": 104}, "run_id must be non-empty text, not 104"),
+    "run id a surrogate": ({"run_id": "r\ud800"}, r"run_id 'r\\ud800' holds a lone surrogate"),
+    "no ticket id": ({"ticket_id": None}, "ticket_id must be non-empty text, not None"),
+    "unknown status": ({"status": "paused"}, "status 'paused' is none of running, completed"),
+    "no status": ({"status": None}, "status None is none of"),
+    "running to nowhere": ({"next_action": None}, "'running' cannot have the next action None"),
+    "completed, and more": ({"status": "completed"}, "'completed' cannot have .* 'look'"),
+    "empty action": ({"next_action": ""}, "next_action must be non-empty text"),
+    "negative version": ({"version": -1}, "version -1 is not a whole number from 0 up"),
+    "version of text": ({"version": "1"}, "version '1' is not a whole number"),
+    "version of a float": ({"version": 1.0}, "version 1.0 is not a whole number"),
+    "version of a bool": ({"version": True}, "version True is not a whole number"),
+    "no version": ({"version": None}, "version None is not a whole number"),
+    "context cut off": ({"context_json": '{"a": '}, "context of run-1 is not a JSON object"),
+    "context a list": ({"context_json": "[]"}, "context of run-1 is not a JSON object"),
+    "context null": ({"context_json": "null"}, "context of run-1 is not a JSON object"),
+    "context with NaN": ({"context_json": '{"a": NaN}'}, "context of run-1 is not a JSON object"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_state_that_breaks_a_rule_cannot_be_made(kind: str) -> None:
+    changed, said = BAD[kind]
+    with pytest.raises(InvalidStateError, match=said):
+        RunState(**GOOD | changed)
+    with pytest.raises(InvalidStateError, match=said):
+        dataclasses.replace(RunState(**GOOD), **changed)
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"status": "completed", "next_action": None}, {"version": 2**40}], ids=str
+)
+def test_a_state_that_keeps_the_rules_can_be_made(changed: dict[str, Any]) -> None:
+    state = RunState(**GOOD | changed)
+    assert dataclasses.asdict(state) == GOOD | changed
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        RunState(**GOOD),
+        Event("run-1", 1, "s", "noted", "look", "{}", "2024-05-01T12:00:00Z"),
+        ToolResult("k", "lookup", None, reused=False),
+    ],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_nothing_that_was_made_can_be_changed(thing: Any) -> None:  # noqa: ANN401
+    for field in dataclasses.fields(thing):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(thing, field.name, "other")
+
+
+def test_a_context_is_a_copy_that_takes_no_item() -> None:
+    state = RunState(**GOOD)
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        state.context["a"] = 2  # type: ignore[index]
+    state.context["a"].append(2)
+    assert state.context == {"a": [1]}
+    assert state.context | {"b": 2} == {"a": [1], "b": 2}
+
+
+@pytest.mark.parametrize("text", ["a", " ", "a\x00b", "🔥", "'); DROP TABLE agent_runs; --"])
+def test_text_is_taken_as_it_is(text: str) -> None:
+    assert require_text("name", text) == text
+
+
+def test_the_error_is_one_of_our_own() -> None:
+    assert issubclass(InvalidStateError, LessonError)

@@ -1,0 +1,303 @@
+"""Take a guard away from the package, and a cell of the lesson about it notices."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import outputs
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+from notebook_runner import output_text, printed, steps
+from strict_nbval import compare_outputs
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A guard that is taken away: `old` becomes `new` in a file of `lesson_lib`."""
+
+    guard: str
+    file: str
+    old: str
+    new: str
+    lesson: str
+
+
+MUTATIONS = [
+    Mutation(
+        "references are enforced",
+        "stores/sqlite/connection.py",
+        '("foreign_keys", "ON", 1)',
+        '("foreign_keys", "OFF", 0)',
+        "01_schema_creation",
+    ),
+    Mutation(
+        "a status comes from a fixed set",
+        "schema.sql",
+        " CHECK (status IN ('running', 'completed'))",
+        "",
+        "01_schema_creation",
+    ),
+    Mutation(
+        "a version is never negative",
+        "schema.sql",
+        " CHECK (version >= 0)",
+        "",
+        "01_schema_creation",
+    ),
+    Mutation(
+        "only a completed run has no next action",
+        "schema.sql",
+        " CHECK ((next_action IS NULL) = (status = 'completed'))",
+        "",
+        "01_schema_creation",
+    ),
+    Mutation(
+        "an event has a place of its own",
+        "schema.sql",
+        ",\n    PRIMARY KEY (run_id, sequence)",
+        "",
+        "01_schema_creation",
+    ),
+    Mutation(
+        "a key has one saved result",
+        "schema.sql",
+        "idempotency_key TEXT NOT NULL PRIMARY KEY",
+        "idempotency_key TEXT NOT NULL",
+        "01_schema_creation",
+    ),
+    Mutation(
+        "a file of another program is refused",
+        "stores/sqlite/connection.py",
+        "if owner != APPLICATION_ID:",
+        "if False:",
+        "01_schema_creation",
+    ),
+    Mutation(
+        "the schema is created once",
+        "stores/sqlite/connection.py",
+        "if version == 0:",
+        "if True:",
+        "01_schema_creation",
+    ),
+    Mutation(
+        "a writer takes the right to write at once",
+        "stores/sqlite/connection.py",
+        'self.execute("BEGIN IMMEDIATE")',
+        'self.execute("BEGIN")',
+        "02_atomic_checkpointing",
+    ),
+    Mutation(
+        "an error rolls back",
+        "stores/sqlite/connection.py",
+        'super().execute("ROLLBACK")',
+        'super().execute("COMMIT")',
+        "02_atomic_checkpointing",
+    ),
+    Mutation(
+        "a transaction does not nest",
+        "stores/sqlite/connection.py",
+        "if self.in_transaction:\n            raise",
+        "if False:\n            raise",
+        "02_atomic_checkpointing",
+    ),
+    Mutation(
+        "checkpoint and event are one transaction",
+        "stores/sqlite/records.py",
+        "        record_event(\n            connection,\n            run_id=new.run_id,",
+        '        connection.execute("COMMIT")\n        connection.execute("BEGIN IMMEDIATE")\n        record_event(\n            connection,\n            run_id=new.run_id,',
+        "02_atomic_checkpointing",
+    ),
+    Mutation(
+        "a stale version finds no row",
+        "stores/sqlite/records.py",
+        "WHERE run_id = ? AND version = ?",
+        "WHERE run_id = ? AND ? >= 0",
+        "02_atomic_checkpointing",
+    ),
+    Mutation(
+        "a stale version is an error",
+        "stores/sqlite/records.py",
+        "if updated.rowcount != 1:",
+        "if False:",
+        "02_atomic_checkpointing",
+    ),
+    Mutation(
+        "a torn state is not loaded",
+        "stores/sqlite/records.py",
+        'if row["checkpoints"] != row["version"]:',
+        "if False:",
+        "02_atomic_checkpointing",
+    ),
+    Mutation(
+        "a key that JSON would change is refused",
+        "json_text.py",
+        "if type(key) is not str:",
+        "if False:",
+        "02_atomic_checkpointing",
+    ),
+    Mutation(
+        "NaN is refused",
+        "json_text.py",
+        "if not math.isfinite(value):",
+        "if False:",
+        "02_atomic_checkpointing",
+    ),
+    Mutation(
+        "a saved result is reused",
+        "stores/sqlite/effects.py",
+        'WHERE idempotency_key = ?", (key,)',
+        'WHERE idempotency_key = ? AND 0", (key,)',
+        "03_idempotent_tool",
+    ),
+    Mutation(
+        "one caller of a key at a time",
+        "stores/sqlite/effects.py",
+        "lock.acquire(timeout=wait)",
+        "pass",
+        "03_idempotent_tool",
+    ),
+    Mutation(
+        "the second look, under the lock",
+        "stores/sqlite/effects.py",
+        "            if _saved(connection, key) is None:\n                result",
+        "            if True:\n                result",
+        "03_idempotent_tool",
+    ),
+    Mutation(
+        "an old key with new input is an error",
+        "stores/sqlite/effects.py",
+        '(saved["tool_name"], saved["input_sha256"]) != (tool_name, digest)',
+        "False",
+        "03_idempotent_tool",
+    ),
+    Mutation(
+        "a result that is not JSON has an error of its own",
+        "stores/sqlite/effects.py",
+        "except JSONValueError as error:\n        raise ToolResultError(",
+        "except JSONValueError as error:\n        raise KeyBusyError(",
+        "03_idempotent_tool",
+    ),
+    Mutation(
+        "the crash comes before the checkpoint",
+        "agent.py",
+        "    if crash_after_tool:",
+        "    if False:",
+        "04_simulated_crash",
+    ),
+    Mutation(
+        "a finished run is not resumed",
+        "agent.py",
+        "        _require_unfinished(state)\n        record_event",
+        "        record_event",
+        "04_simulated_crash",
+    ),
+    Mutation(
+        "a context that lacks a field is not trusted",
+        "agent.py",
+        "if not isinstance(value, Mapping) or name not in value:",
+        "if False:",
+        "04_simulated_crash",
+    ),
+    Mutation(
+        "the tool leaves a line with the witness",
+        "tickets.py",
+        "        self.ledger.write(key)\n        if code",
+        "        if code",
+        "04_simulated_crash",
+    ),
+    Mutation(
+        "45 minutes are urgent",
+        "tickets.py",
+        "outage_minutes >= URGENT_FROM_MINUTES",
+        "outage_minutes > URGENT_FROM_MINUTES",
+        "05_recovery_trace",
+    ),
+    Mutation(
+        "expected priorities are compared with the rule",
+        "tickets.py",
+        "if found != ticket.expected_priority:",
+        "if False:",
+        "05_recovery_trace",
+    ),
+    Mutation(
+        "the event of a tool call is recorded",
+        "stores/sqlite/effects.py",
+        '                        record("tool_executed")',
+        "                        pass",
+        "05_recovery_trace",
+    ),
+    Mutation(
+        "an unfinished run is not deleted",
+        "stores/sqlite/records.py",
+        'if row["status"] != "completed":',
+        "if False:",
+        "05_recovery_trace",
+    ),
+]
+
+
+def noticing_cell(mutation: Mutation, package: Path, folder: Path) -> str | None:
+    """Return the first cell whose outputs are not the stored ones when `package` is imported.
+
+    A cell that prints the guard's own source code notices nothing by that.
+    """
+    notebook = outputs.read(outputs.NOTEBOOKS / f"{mutation.lesson}.ipynb")
+    stored = {
+        cell.id: cell.outputs
+        for cell in notebook.cells
+        if cell.cell_type == "code" and not shows(cell.outputs, mutation.old)
+    }
+    probe = new_code_cell("import lesson_lib\nprint(lesson_lib.__file__)", id="which-package")
+    notebook.cells.insert(0, probe)
+    folder.mkdir()
+    # The lines of a package that is thrown away are no part of the coverage.
+    unmeasured = dict.fromkeys(("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"), "")
+    inherited = os.environ.get("PYTHONPATH", "")
+    search_path = os.pathsep.join(filter(None, (str(package.parent), inherited)))
+    environment = unmeasured | {"PYTHONPATH": search_path, "TMPDIR": str(folder)}
+    with closing(steps(notebook, folder, environment)) as run:
+        assert printed(next(run).cell.outputs) == f"{package / '__init__.py'}\n"
+        for step in run:
+            made = step.cell.get("outputs", [])
+            if step.cell.id in stored and compare_outputs(stored[step.cell.id], made):
+                return str(step.cell.id)
+    return None
+
+
+def shows(outputs_of_cell: list[NotebookNode], source: str) -> bool:
+    """Tell whether a cell prints this source code, whatever its indent."""
+    return any(
+        " ".join(source.split()) in " ".join(output_text(output).split())
+        for output in outputs_of_cell
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """Copy the package and its data, side by side as in the checkout."""
+    for name in ("lesson_lib", "data"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(outputs.ROOT / name, tmp_path / name, ignore=ignored)
+    return tmp_path / "lesson_lib"
+
+
+def test_an_unchanged_copy_changes_no_output(package: Path, tmp_path: Path) -> None:
+    assert noticing_cell(MUTATIONS[0], package, tmp_path / "work") is None
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.guard)
+def test_a_lesson_notices_that_its_guard_is_gone(
+    mutation: Mutation, package: Path, tmp_path: Path
+) -> None:
+    file = package / mutation.file
+    source = file.read_text(encoding="utf-8")
+    assert source.count(mutation.old) == 1, f"{mutation.old!r} must stand once in {mutation.file}"
+    file.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
+    cell = noticing_cell(mutation, package, tmp_path / "work")
+    assert cell, f"{mutation.lesson} shows the same outputs without this guard: {mutation.guard}"
+    print(f"{mutation.guard}: noticed by cell {cell!r} of {mutation.lesson}")
