@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tools = Tools(read_runbooks(), Ledger(options.ledger))
     state = agent.run_to_end(connection, state, options.session, tools, passing=passing)
     connection.close()
-    if options.die_at:
+    if options.die_at is not None:
         sys.exit(f"{options.session} never came to {options.die_at}; it passed {', '.join(passed)}")
     print(state.context["reply"])
 

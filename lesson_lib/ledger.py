@@ -25,17 +25,21 @@ class Ledger:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         descriptor = os.open(self.path, flags, 0o644)
         try:
-            os.write(descriptor, line.replace("\n", " ").encode() + b"\n")
+            os.write(descriptor, f"{_one_line(line)}\n".encode())
         finally:
             os.close(descriptor)
 
     def lines(self) -> list[str]:
         """Return the lines written so far, oldest first."""
         try:
-            return self.path.read_text(encoding="utf-8").splitlines()
+            return self.path.read_bytes().decode().split("\n")[:-1]
         except FileNotFoundError:
             return []
 
     def count(self, line: str) -> int:
         """Return how often exactly this line was written."""
-        return self.lines().count(line)
+        return self.lines().count(_one_line(line))
+
+
+def _one_line(line: str) -> str:
+    return line.replace("\n", " ")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from sqlite3 import Cursor
 from typing import TYPE_CHECKING, Any
 
 from lesson_lib.errors import LessonError
@@ -106,15 +107,16 @@ def versions(python: tuple[int, int] = (3, 12), sqlite: tuple[int, int] = (3, 38
     return f"Python: {python[0]}.{python[1]}+ | SQLite: {sqlite[0]}.{sqlite[1]}+"
 
 
-def table(rows: Sequence[Mapping[str, Any]] | sqlite3.Cursor, *columns: str) -> Table:
+def table(rows: Sequence[Mapping[str, Any]] | Cursor, *columns: str) -> Table:
     """Return rows of a query, or any mappings, as a table.
 
     Args:
         rows: The rows, all with the same keys.
         columns: Which columns to show, in this order; all where none is named.
     """
+    in_query = [column[0] for column in rows.description] if isinstance(rows, Cursor) else []
     found = list(rows)
-    names = columns or tuple(found[0].keys() if found else ())
+    names = columns or tuple(in_query or (found[0] if found else ()))
     return Table(names, tuple(tuple(row[name] for name in names) for row in found))
 
 
@@ -152,10 +154,12 @@ def files(folder: Path) -> None:
         ".db": "the database",
         "ledger.txt": "the witness",
     }
-    for path in sorted(folder.iterdir()):
+    paths = sorted(folder.iterdir())
+    width = max((len(path.name) for path in paths), default=0)
+    for path in paths:
         what = next((text for end, text in known.items() if path.name.endswith(end)), "")
-        size = "empty" if path.is_file() and path.stat().st_size == 0 else ""
-        print(f"{path.name:<16}{what}{' (empty)' if size else ''}")
+        empty = " (empty)" if path.is_file() and path.stat().st_size == 0 else ""
+        print(f"{path.name:<{width}}  {what}{empty}")
 
 
 def _without_clock(connection: sqlite3.Connection, name: str) -> list[tuple[Any, ...]]:
@@ -166,17 +170,15 @@ def _without_clock(connection: sqlite3.Connection, name: str) -> list[tuple[Any,
 def _without_docstring(code: str) -> str:
     code = textwrap.dedent(code)
     lines = code.splitlines()
-    for node in reversed(list(ast.walk(ast.parse(code)))):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and len(body) > 1 and _is_text(body[0]):
-            # With the blank line that follows the docstring of a class.
-            end = body[0].end_lineno
-            del lines[body[0].lineno - 1 : end if lines[end].strip() else end + 1]
+    documented = (ast.FunctionDef, ast.ClassDef)
+    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, documented)]
+    for node in sorted(nodes, key=lambda node: node.lineno, reverse=True):
+        text = node.body[0]
+        if ast.get_docstring(node) is not None and len(node.body) > 1:
+            end = text.end_lineno or text.lineno
+            blank_follows = not lines[end].strip()
+            del lines[text.lineno - 1 : end + blank_follows]
     return "\n".join(lines)
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
 
 
 def _cell(value: Any) -> str:

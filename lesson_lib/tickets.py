@@ -23,6 +23,7 @@ TICKET_COLUMNS = (
     "expected_priority",
 )
 RUNBOOK_COLUMNS = ("code", "audience", "step")
+NOT_UTF_8 = "is not UTF-8: save the file as UTF-8"
 
 
 @dataclass(frozen=True)
@@ -113,13 +114,15 @@ def read_tickets(path: Path = DATA / "facility_tickets.csv") -> list[Ticket]:
     tickets: dict[str, Ticket] = {}
     for fail, row in _rows(path, TICKET_COLUMNS):
         if row["ticket_id"] in tickets:
-            raise fail("ticket_id", f"{row['ticket_id']!r} stands in an earlier row too")
+            raise fail("ticket_id", f"{row['ticket_id']!r:.40} stands in an earlier row too")
         if not re.fullmatch("[0-9]{1,9}", row["outage_minutes"]):
-            raise fail("outage_minutes", f"{row['outage_minutes']!r} is not a whole number from 0")
+            raise fail(
+                "outage_minutes", f"{row['outage_minutes']!r:.40} is not a whole number from 0"
+            )
         if row["safety_impact"] not in ("yes", "no"):
-            raise fail("safety_impact", f"{row['safety_impact']!r} is neither yes nor no")
+            raise fail("safety_impact", f"{row['safety_impact']!r:.40} is neither yes nor no")
         if row["expected_priority"] not in ("urgent", "normal"):
-            raise fail("expected_priority", f"{row['expected_priority']!r} is no priority")
+            raise fail("expected_priority", f"{row['expected_priority']!r:.40} is no priority")
         tickets[row["ticket_id"]] = Ticket(
             ticket_id=row["ticket_id"],
             area=row["area"],
@@ -153,7 +156,7 @@ def read_runbooks(path: Path = DATA / "runbooks.csv") -> dict[str, Runbook]:
     runbooks: dict[str, Runbook] = {}
     for fail, row in _rows(path, RUNBOOK_COLUMNS):
         if row["code"] in runbooks:
-            raise fail("code", f"{row['code']!r} stands in an earlier row too")
+            raise fail("code", f"{row['code']!r:.40} stands in an earlier row too")
         runbooks[row["code"]] = Runbook(**row)
     return runbooks
 
@@ -173,22 +176,30 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[_Fail, dict[str,
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
+            if any(_undecoded(cell) for cell in header):
+                raise fail(columns[0], NOT_UTF_8)
             for column in columns:
                 if header.count(column) != 1:
-                    raise fail(column, f"must stand once in the header, which is {header!r}")
+                    raise fail(column, "must stand in the header line, once")
+            number = 2
             for cells in reader:
-                number += 1
                 if len(cells) != len(header):
                     column = header[min(len(cells), len(header) - 1)]
                     raise fail(column, f"the row has {len(cells)} cells, the header {len(header)}")
                 row = {column: cells[header.index(column)] for column in columns}
                 for column, cell in row.items():
+                    if _undecoded(cell):
+                        raise fail(column, NOT_UTF_8)
                     if not cell.strip():
                         raise fail(column, "is empty")
-                    if not cell.isprintable() and re.search("[\udc80-\udcff]", cell):
-                        raise fail(column, "is not UTF-8: save the file as UTF-8")
                 yield fail, row
+                number += 1
+            if number == 2:
+                number = 1
+                raise fail(columns[0], "no data row follows the header")
     except (OSError, csv.Error) as error:
         raise fail(columns[0], f"cannot be read: {error}") from error
-    if number == 1:
-        raise fail(columns[0], "the file has no data rows")
+
+
+def _undecoded(cell: str) -> bool:
+    return re.search("[\udc80-\udcff]", cell) is not None

@@ -32,7 +32,7 @@ class ToolSummary:
     saved_results_reused: int
 
 
-def trace_frame(events: Sequence[Event]) -> pd.DataFrame:
+def to_frame(events: Sequence[Event]) -> pd.DataFrame:
     """Return events as a DataFrame with the columns seq, session, event, action.
 
     Times and details stay out: they differ from run to run, and a trace is there to be compared.

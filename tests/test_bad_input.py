@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -188,6 +189,30 @@ def test_a_database_of_another_program(tmp_path: Path, script: str) -> None:
         with pytest.raises(ForeignFileError, match="of another program: choose another file name"):
             connect(path)
     assert files(tmp_path) == before
+
+
+def test_a_file_that_another_program_makes_at_the_same_moment(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    with closing(sqlite3.connect(path, autocommit=True, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("CREATE TABLE t (a, b)")
+        end = threading.Timer(0.2, other.execute, ["COMMIT"])
+        end.start()
+        with pytest.raises(ForeignFileError, match="of another program"):
+            connect(path)
+        end.join()
+        assert other.execute("PRAGMA application_id").fetchone() == (0,)
+    assert rows(path) == {"t": []}
+
+
+def test_a_refused_file_is_let_go(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "agent.db", autocommit=True)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("CREATE TABLE t (a, b)")
+        with pytest.raises(ForeignFileError) as kept:  # its traceback keeps what was left open
+            connect(tmp_path / "agent.db")
+        assert other.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    assert kept.tb
 
 
 KILLED = """

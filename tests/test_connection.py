@@ -287,9 +287,11 @@ def test_a_block_whose_transaction_has_ended_refuses_everything(
 def test_a_block_that_raises_changes_nothing(
     way: Open, falls: bool, database: Path, error: type[BaseException]
 ) -> None:
-    with closing(way(database)) as connection, pytest.raises(error), connection:
-        connection.execute(UPDATE)
-        raise error
+    with closing(way(database)) as connection:
+        with pytest.raises(error), connection:
+            connection.execute(UPDATE)
+            raise error
+        assert not connection.in_transaction
     assert (version(database) == 1) == falls
 
 
@@ -526,6 +528,11 @@ def test_a_block_waits_for_the_other_writer_at_its_begin_not_in_its_middle(
         assert late.execute(VERSION).fetchone()[0] == 0
     with connection:
         connection.execute(UPDATE)
+
+
+def test_the_timeout_is_the_one_that_was_asked_for(database: Path) -> None:
+    with closing(connect(database, timeout=0.25)) as connection:
+        assert connection.execute("PRAGMA busy_timeout").fetchone()[0] == 250
 
 
 def test_creating_the_schema_twice_is_harmless(connection: AgentConnection, database: Path) -> None:

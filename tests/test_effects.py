@@ -404,11 +404,14 @@ def test_who_waits_too_long_is_told_and_nothing_is_called(
     before = rows(database)
     with Child(STUCK, database, ledger.path) as stuck:
         assert stuck.answer() == "running"
+        end = threading.Timer(3, stuck.tell)  # who waits longer than asked to finds a result
+        end.start()
         for wait in (0, 0.1):
             with pytest.raises(KeyBusyError, match=rf"the tool of k for more than {wait} s: ask"):
                 once(connection, tool(ledger), wait=wait)
+        end.cancel()
         assert (rows(database), ledger.lines()) == (before, ["called"])
-        stuck.tell("go on")
+        stuck.tell()
         assert stuck.answer() == "saved"
     assert once(connection, tool(ledger), wait=0).reused
     assert ledger.lines() == ["called"]

@@ -20,7 +20,7 @@ from lesson_lib.tickets import (
     read_runbooks,
     read_tickets,
 )
-from lesson_lib.trace import export_trace, count_calls, trace_frame
+from lesson_lib.trace import export_trace, count_calls, to_frame
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -59,7 +59,7 @@ def recovery(tmp_path_factory: pytest.TempPathFactory) -> Recovery:
 
 
 def test_the_nine_events_are_the_golden_ones(recovery: Recovery, tmp_path: Path) -> None:
-    export_trace(trace_frame(recovery.events), tmp_path / "trace.csv")
+    export_trace(to_frame(recovery.events), tmp_path / "trace.csv")
     assert (tmp_path / "trace.csv").read_bytes() == (GOLDEN / "recovery_trace.csv").read_bytes()
 
 

@@ -22,7 +22,7 @@ Point = namedtuple("Point", "x")
 Level = type("Level", (int,), {})
 
 
-def nested(depth: int, kind: str = "list") -> Any:  # noqa: ANN401
+def nested(depth: int, kind: str = "list") -> Any:
     value: Any = 0
     for _ in range(depth):
         value = [value] if kind == "list" else {"k": value}
@@ -136,7 +136,7 @@ def test_everything_else_comes_back_as_it_was(value: object) -> None:
     assert (repr(back), type(back)) == (repr(value), type(value))
 
 
-def any_value(dice: random.Random, depth: int = 0) -> Any:  # noqa: ANN401
+def any_value(dice: random.Random, depth: int = 0) -> Any:
     def text() -> str:
         return "".join(map(chr, dice.choices([0, 34, 39, 92, 0x7F, 0xE4, 0x2028, 0x1F525], k=3)))
 

@@ -67,7 +67,7 @@ def test_a_state_that_keeps_the_rules_can_be_made(changed: dict[str, Any]) -> No
     ],
     ids=lambda thing: type(thing).__name__,
 )
-def test_nothing_that_was_made_can_be_changed(thing: Any) -> None:  # noqa: ANN401
+def test_nothing_that_was_made_can_be_changed(thing: Any) -> None:
     for field in dataclasses.fields(thing):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(thing, field.name, "other")

@@ -250,7 +250,7 @@ def test_an_event_is_recorded_inside_a_block_only(
 
 OWN_BLOCK: dict[str, Callable[[AgentConnection, RunState], object]] = {
     "start_run": lambda c, _: start(c, run_id="run-2"),
-    "save_checkpoint": lambda c, state: save(c, state),
+    "save_checkpoint": save,
     "delete_run": lambda c, _: delete_run(c, "run-1"),
     "create_schema": lambda c, _: create_schema(c),
 }
@@ -270,7 +270,7 @@ def test_what_commits_by_itself_is_refused_inside_a_block(
     assert rows(database) == before
 
 
-@pytest.mark.parametrize("name", ["session", "event_type", "action"])
+@pytest.mark.parametrize("name", ["run_id", "session", "event_type", "action"])
 @pytest.mark.parametrize("value", ["", None, 5, b"s", "\ud800"])
 def test_an_event_holds_text_only(
     connection: AgentConnection, database: Path, name: str, value: object

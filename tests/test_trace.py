@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from lesson_lib.model import Event
-from lesson_lib.trace import KINDS, ToolSummary, export_trace, count_calls, timeline, trace_frame
+from lesson_lib.trace import KINDS, ToolSummary, export_trace, count_calls, timeline, to_frame
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -35,14 +35,14 @@ TWO_SESSIONS = events("""
 
 
 def test_the_frame_holds_what_can_be_compared_and_no_clock() -> None:
-    frame = trace_frame(TWO_SESSIONS)
+    frame = to_frame(TWO_SESSIONS)
     assert list(frame.columns) == ["seq", "session", "event", "action"]
     assert frame.iloc[3].tolist() == [4, "session-2", "tool_reused", "lookup"]
     assert list(frame["seq"]) == [1, 2, 3, 4, 5, 6]
 
 
 def test_no_events_make_a_frame_with_the_same_columns() -> None:
-    assert list(trace_frame([]).columns) == list(trace_frame(TWO_SESSIONS).columns)
+    assert list(to_frame([]).columns) == list(to_frame(TWO_SESSIONS).columns)
 
 
 def test_the_summary_is_counted_from_the_events_of_this_tool() -> None:
@@ -56,13 +56,13 @@ def test_a_checkpoint_of_an_action_is_no_attempt_at_its_tool() -> None:
 
 
 def test_the_export_is_utf_8_with_lf(tmp_path: Path) -> None:
-    export_trace(trace_frame(events("1 run_started größer")), tmp_path / "trace.csv")
+    export_trace(to_frame(events("1 run_started größer")), tmp_path / "trace.csv")
     expected = "seq,session,event,action\n1,session-1,run_started,größer\n"
     assert (tmp_path / "trace.csv").read_bytes() == expected.encode()
 
 
 def test_the_export_reads_back_as_it_was(tmp_path: Path) -> None:
-    frame = trace_frame(TWO_SESSIONS)
+    frame = to_frame(TWO_SESSIONS)
     export_trace(frame, tmp_path / "trace.csv")
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "trace.csv"), frame)
 
