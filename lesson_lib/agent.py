@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from lesson_lib.errors import (
     CorruptStateError,
-    RunCompletedError,
     SimulatedCrash,
     UnknownActionError,
 )
@@ -96,7 +95,7 @@ def resume(connection: AgentConnection, run_id: str, session: str) -> RunState:
     """
     with connection:
         state = load_state(connection, run_id)
-        _require_unfinished(state)
+        state.require_unfinished()
         record_event(
             connection,
             run_id=run_id,
@@ -136,7 +135,7 @@ def run_next_action(
         SimulatedCrash: On demand.
         StaleVersionError: Another worker saved a checkpoint meanwhile.
     """
-    _require_unfinished(state)
+    state.require_unfinished()
     action = str(state.next_action)
     if action not in ACTIONS:
         raise UnknownActionError(
@@ -191,13 +190,6 @@ def run_to_end(
     while state.status != "completed":
         state = run_next_action(connection, state, session, tools, passing=passing)
     return state
-
-
-def _require_unfinished(state: RunState) -> None:
-    if state.next_action is None:
-        raise RunCompletedError(
-            f"{state.run_id} is completed, at version {state.version}: its reply is in the context"
-        )
 
 
 def _need(context: Mapping[str, Any], *path: str) -> Any:

@@ -29,7 +29,7 @@ class ChildEnd:
     printed: str
 
 
-def die(how: str = "exit") -> NoReturn:
+def die(how: str = "exit") -> NoReturn:  # pragma: no cover (the dead do not report)
     """End this process at once: no `finally`, no `atexit`, no flush of the database.
 
     Args:

@@ -62,7 +62,7 @@ class CorruptStateError(LessonError):
 
 
 class IdempotencyConflictError(LessonError):
-    """An idempotency key was used again with another tool or another input."""
+    """An idempotency key was used again by another run, with another tool or another input."""
 
 
 class KeyBusyError(LessonError):

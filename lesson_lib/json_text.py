@@ -37,13 +37,20 @@ def from_json(text: str) -> JSONValue:
     """Return the value that `text` holds.
 
     Raises:
-        ValueError: `text` is not JSON as RFC 8259 has it (NaN is not).
+        ValueError: `text` is not JSON as RFC 8259 has it (NaN is not), or holds a number that
+            no float can hold, or is nested too deep.
     """
 
     def refuse(word: str) -> float:
         raise ValueError(f"{word} is not JSON")
 
-    return json.loads(text, parse_constant=refuse)
+    def finite(digits: str) -> float:
+        return float(digits) if math.isfinite(float(digits)) else refuse(digits)
+
+    try:
+        return json.loads(text, parse_constant=refuse, parse_float=finite)
+    except RecursionError:
+        raise ValueError("the value is nested too deep") from None
 
 
 def _check(value: Any, path: str, depth: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from lesson_lib.errors import InvalidStateError
+from lesson_lib.errors import InvalidStateError, RunCompletedError
 from lesson_lib.json_text import JSONObject, JSONValue, from_json
 
 STATUSES = ("running", "completed")
@@ -35,7 +35,7 @@ class RunState:
     version: int
 
     def __post_init__(self) -> None:
-        for name in ("run_id", "ticket_id"):
+        for name in ("run_id", "ticket_id", "context_json"):
             require_text(name, getattr(self, name))
         if self.status not in STATUSES:
             raise InvalidStateError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
@@ -46,7 +46,7 @@ class RunState:
             )
         if self.next_action is not None:
             require_text("next_action", self.next_action)
-        if type(self.version) is not int or self.version < 0:
+        if type(self.version) is not int or not 0 <= self.version < 2**63 - 1:
             raise InvalidStateError(f"version {self.version!r} is not a whole number from 0 up")
         try:
             is_object = isinstance(from_json(self.context_json), dict)
@@ -54,6 +54,18 @@ class RunState:
             is_object = False
         if not is_object:
             raise InvalidStateError(f"the context of {self.run_id} is not a JSON object")
+
+    def require_unfinished(self) -> None:
+        """Do nothing for a run that has a next action.
+
+        Raises:
+            RunCompletedError: The run is finished.
+        """
+        if self.next_action is None:
+            raise RunCompletedError(
+                f"{self.run_id} is completed, at version {self.version}: its reply is in the"
+                " context"
+            )
 
     @property
     def context(self) -> MappingProxyType[str, JSONValue]:

@@ -1,4 +1,4 @@
--- The three durable records. STRICT: a number where text was meant is refused.
+-- The three durable records. STRICT: text where a number was meant is refused.
 
 CREATE TABLE agent_runs (            -- one current checkpoint per run
     run_id       TEXT NOT NULL PRIMARY KEY,

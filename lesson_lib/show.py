@@ -7,8 +7,8 @@ import base64
 import html
 import inspect
 import io
-import shutil
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -24,6 +24,11 @@ from lesson_lib.errors import LessonError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+COPY = """
+import shutil, sys
+for source, target in zip(sys.argv[1::2], sys.argv[2::2]):
+    shutil.copyfile(source, target)
+"""
 TABLES = ("agent_runs", "agent_events", "tool_effects")
 
 
@@ -123,16 +128,20 @@ def table(rows: Sequence[Mapping[str, Any]] | Cursor, *columns: str) -> Table:
 def rows_on_disk(database: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Return all rows of the three tables, without their clock column, as a new process would.
 
-    The files are copied first and the copy is read: a look must not change what a crash left.
+    The files are copied first and the copy is read: a look must not change what a crash left. A
+    child makes the copy, since a process that opens and closes a database file by itself loses
+    the locks its connections hold on it (SQLite, "How To Corrupt", section 2.2).
 
     Args:
         database: The database file; its journals are found beside it.
     """
     with tempfile.TemporaryDirectory() as folder:
-        for suffix in ("", "-wal", "-journal"):
-            file = database.with_name(database.name + suffix)
-            if file.exists():
-                shutil.copy(file, Path(folder, "copy.db" + suffix))
+        copies = {
+            database.with_name(database.name + suffix): Path(folder, "copy.db" + suffix)
+            for suffix in ("", "-wal", "-journal")
+        }
+        pairs = [path for pair in copies.items() if pair[0].exists() for path in pair]
+        subprocess.run([sys.executable, "-I", "-S", "-c", COPY, *pairs], check=True)
         with closing(sqlite3.connect(Path(folder, "copy.db"), autocommit=True)) as connection:
             connection.row_factory = sqlite3.Row
             return {name: _without_clock(connection, name) for name in TABLES}

@@ -111,7 +111,7 @@ class Visit:
         before = path.stat().st_mtime_ns
         self.page.keyboard.press("Control+s")
         deadline = time.monotonic() + WAIT
-        while path.stat().st_mtime_ns == before:
+        while path.stat().st_mtime_ns == before or not _is_whole(path):
             assert time.monotonic() < deadline, f"JupyterLab did not save {path.name}"
             self.page.wait_for_timeout(50)
 
@@ -124,6 +124,15 @@ class Visit:
             scroller.evaluate("(e, top) => e.scrollTo(0, top)", top)
             self.page.wait_for_timeout(100)
             self.page.screenshot(path=folder / f"{name}-{number:02}.png")
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether the server has written the file to its end."""
+    try:
+        json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return True
 
 
 def chromium() -> str | None:

@@ -179,10 +179,10 @@ class Notebook(IPyNbFile):  # type: ignore[misc]
             self.kernel = RunningKernel(CURRENT_ENV_KERNEL_NAME, cwd=str(self.path.parent))
 
     def teardown(self) -> None:
-        """Let the kernel end by itself, so that coverage is saved; nbval would kill it."""
+        """End the kernel, without the measuring of coverage that nbval would do here."""
         if self.kernel and self.kernel.is_alive():
             self.kernel.kc.stop_channels()
-            self.kernel.km.shutdown_kernel()
+            self.kernel.km.shutdown_kernel(now=True)
 
     def run(self, source: str, *, store_history: bool = True) -> list[NotebookNode]:
         """Run code in the kernel and return its outputs.

@@ -116,6 +116,14 @@ def test_the_solution_says_correct(exercise: Exercise) -> None:
     assert said == f"Exercise {exercise.number}: correct\n"
 
 
+def test_the_solution_needs_only_the_imports_and_earlier_solutions(
+    exercise: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    solution = solutions(exercise.path)[exercise.cell_id].source
+    assert answered(exercise, solution) == f"Exercise {exercise.number}: correct\n"
+
+
 def test_a_lesson_with_all_its_solutions_is_correct(path: Path, tmp_path: Path) -> None:
     lesson = outputs.read(path)
     solved = solutions(path)

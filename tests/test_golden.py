@@ -20,7 +20,7 @@ from lesson_lib.tickets import (
     read_runbooks,
     read_tickets,
 )
-from lesson_lib.trace import export_trace, count_calls, to_frame
+from lesson_lib.trace import count_calls, export_trace, to_frame
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -101,15 +101,18 @@ MUTATIONS = [
     Mutation(
         "a transaction does not nest",
         "stores/sqlite/connection.py",
-        "if self.in_transaction:\n            raise",
-        "if False:\n            raise",
+        "if self.in_transaction:\n            raise TransactionError(\n",
+        "if False:\n            raise TransactionError(\n",
         "02_atomic_checkpointing",
     ),
     Mutation(
         "checkpoint and event are one transaction",
         "stores/sqlite/records.py",
         "        record_event(\n            connection,\n            run_id=new.run_id,",
-        '        connection.execute("COMMIT")\n        connection.execute("BEGIN IMMEDIATE")\n        record_event(\n            connection,\n            run_id=new.run_id,',
+        (
+            '        connection.execute("COMMIT")\n        connection.execute("BEGIN IMMEDIATE")\n'
+            "        record_event(\n            connection,\n            run_id=new.run_id,"
+        ),
         "02_atomic_checkpointing",
     ),
     Mutation(
@@ -171,8 +174,8 @@ MUTATIONS = [
     Mutation(
         "an old key with new input is an error",
         "stores/sqlite/effects.py",
-        '(saved["tool_name"], saved["input_sha256"]) != (tool_name, digest)',
-        "False",
+        'saved["input_sha256"]) != (run_id, tool_name, digest)',
+        "digest) != (run_id, tool_name, digest)",
         "03_idempotent_tool",
     ),
     Mutation(
@@ -192,7 +195,7 @@ MUTATIONS = [
     Mutation(
         "a finished run is not resumed",
         "agent.py",
-        "        _require_unfinished(state)\n        record_event",
+        "        state.require_unfinished()\n        record_event",
         "        record_event",
         "04_simulated_crash",
     ),
@@ -255,11 +258,9 @@ def noticing_cell(mutation: Mutation, package: Path, folder: Path) -> str | None
     probe = new_code_cell("import lesson_lib\nprint(lesson_lib.__file__)", id="which-package")
     notebook.cells.insert(0, probe)
     folder.mkdir()
-    # The lines of a package that is thrown away are no part of the coverage.
-    unmeasured = dict.fromkeys(("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"), "")
     inherited = os.environ.get("PYTHONPATH", "")
     search_path = os.pathsep.join(filter(None, (str(package.parent), inherited)))
-    environment = unmeasured | {"PYTHONPATH": search_path, "TMPDIR": str(folder)}
+    environment = {"PYTHONPATH": search_path, "TMPDIR": str(folder)}
     with closing(steps(notebook, folder, environment)) as run:
         assert printed(next(run).cell.outputs) == f"{package / '__init__.py'}\n"
         for step in run:
@@ -286,8 +287,14 @@ def package(tmp_path: Path) -> Path:
     return tmp_path / "lesson_lib"
 
 
-def test_an_unchanged_copy_changes_no_output(package: Path, tmp_path: Path) -> None:
-    assert noticing_cell(MUTATIONS[0], package, tmp_path / "work") is None
+# A lesson whose stored outputs are out of date would notice everything.
+@pytest.mark.parametrize(
+    "mutation", {m.lesson: m for m in MUTATIONS}.values(), ids=lambda m: m.lesson
+)
+def test_an_unchanged_copy_changes_no_output(
+    mutation: Mutation, package: Path, tmp_path: Path
+) -> None:
+    assert noticing_cell(mutation, package, tmp_path / "work") is None
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.guard)

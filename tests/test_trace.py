@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from lesson_lib.model import Event
-from lesson_lib.trace import KINDS, ToolSummary, export_trace, count_calls, timeline, to_frame
+from lesson_lib.trace import KINDS, ToolSummary, count_calls, export_trace, timeline, to_frame
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +22,7 @@ from lesson_lib.errors import (
 
 APPLICATION_ID = int.from_bytes(b"AGNT")  # marks the file as ours, in its header
 SCHEMA_VERSION = 1
+HEADER_BYTES = 100  # SQLite's file format, section 1.3
 SCHEMA = Path(__file__).parents[2] / "schema.sql"
 
 
@@ -58,8 +61,8 @@ class AgentCursor(sqlite3.Cursor):
             # SQLite rolls back by itself when the disk is full; each later statement of the block
             # would commit alone and leave half a checkpoint behind.
             raise TransactionError(
-                "the transaction of this `with connection:` block has ended already and nothing of"
-                " it was saved: leave the block and begin again"
+                "the transaction of this `with connection:` block has ended already: leave the"
+                " block, read what is stored, and begin again"
             )
         try:
             return call(*arguments)
@@ -79,6 +82,7 @@ class AgentConnection(sqlite3.Connection):
     """
 
     path: Path
+    timeout: float
     clock: Callable[[], datetime]
     inside = False
 
@@ -124,11 +128,17 @@ class AgentConnection(sqlite3.Connection):
                 self.execute("COMMIT")
         finally:
             self.inside = False
-            if self.in_transaction:
-                # An error of the ROLLBACK must not hide the one that led here.
-                with contextlib.suppress(sqlite3.Error):
+            # No error of the clean-up must hide the one that led here.
+            with contextlib.suppress(sqlite3.Error):
+                if self.in_transaction:
                     super().execute("ROLLBACK")
         return False
+
+    def backup(self, target: sqlite3.Connection, **options: Any) -> None:
+        """Copy the database; see `sqlite3.Connection.backup`. Outside of a transaction only."""
+        if self.in_transaction:
+            raise TransactionError("a backup inside a transaction would never end: leave it first")
+        super().backup(target, **options)
 
 
 def connect(
@@ -148,18 +158,18 @@ def connect(
         ForeignFileError: It is not an agent database.
         SchemaVersionError: A later version of this package made it.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise StorageError(f"{path} is a folder: name a file in it")
-    if not path.parent.is_dir():
-        raise StorageError(f"the folder {path.parent} does not exist: make it first")
+    if str(path) == ":memory:":
+        raise StorageError("a database in :memory: dies with its process: name a file")
     try:
+        # One file has one path: the key locks lie beside it, whatever link or folder led here.
+        path = Path(path).resolve()
+        _refuse_before_opening(path)
         connection = sqlite3.connect(
             path, timeout=timeout, autocommit=True, factory=AgentConnection
         )
-    except sqlite3.OperationalError as error:
+    except (sqlite3.DatabaseError, OSError, ValueError) as error:
         raise explain(error, path) or StorageError(f"{path} cannot be opened: {error}") from error
-    connection.path, connection.clock = path, clock
+    connection.path, connection.timeout, connection.clock = path, timeout, clock
     connection.row_factory = sqlite3.Row
     try:
         # Until the file is known to be ours, closing it must not write its WAL back.
@@ -184,7 +194,7 @@ def set_pragmas(connection: AgentConnection) -> None:
         ("journal_mode", "WAL", "wal"),
         ("synchronous", "FULL", 2),
     ):
-        connection.execute(f"PRAGMA {name} = {value}").fetchall()
+        _set(connection, f"PRAGMA {name} = {value}")
         (found,) = connection.execute(f"PRAGMA {name}").fetchone()
         if found != wanted:
             raise StorageError(
@@ -207,30 +217,70 @@ def schema_statements() -> list[str]:
     return [part.strip() for part in SCHEMA.read_text(encoding="utf-8").split(";") if part.strip()]
 
 
+def _set(connection: AgentConnection, pragma: str) -> None:
+    """Execute a pragma, and wait for other writers: SQLite does not when the mode changes."""
+    deadline = time.monotonic() + connection.timeout
+    while True:
+        try:
+            connection.execute(pragma).fetchall()
+        except StorageError as error:
+            busy = getattr(error.__cause__, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+            if not busy or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _refuse_before_opening(path: Path) -> None:
+    """Refuse what is not ours without leaving a trace: no lock, no journal played back."""
+    if path.is_dir():
+        raise StorageError(f"{path} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise StorageError(f"the folder {path.parent} does not exist: make it first")
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    if not os.access(path, os.W_OK):
+        raise StorageError(
+            f"{path} cannot be written: check the permissions of the file and its folder"
+        )
+    if path.stat().st_size < HEADER_BYTES:
+        raise ForeignFileError(f"{path} is not an SQLite database: choose another file name")
+    look = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, autocommit=True)
+    with contextlib.closing(look):
+        _is_claimed(look, path)
+
+
 def _claim(connection: AgentConnection) -> None:
     """Mark an empty database as ours; refuse one that is not ours or too new."""
-    look = """SELECT (SELECT application_id FROM pragma_application_id),
-        (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)"""
-    owner, version, tables = connection.execute(look).fetchone()
-    if (owner, version, tables) == (0, 0, 0):
+    if not _is_claimed(connection, connection.path):
         with connection:
             # Another process may have been first since the look above.
-            owner, version, tables = connection.execute(look).fetchone()
-            if (owner, version, tables) == (0, 0, 0):
+            if not _is_claimed(connection, connection.path):
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                return
+
+
+def _is_claimed(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the database is ours already, False for an empty one; refuse others."""
+    owner, version, tables = connection.execute(
+        """SELECT (SELECT application_id FROM pragma_application_id),
+        (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)"""
+    ).fetchone()
+    if (owner, version, tables) == (0, 0, 0):
+        return False
     if owner != APPLICATION_ID:
         raise ForeignFileError(
-            f"{connection.path} is an SQLite database of another program: choose another file name"
+            f"{path} is an SQLite database of another program: choose another file name"
         )
     if version > SCHEMA_VERSION:
         raise SchemaVersionError(
-            f"{connection.path} has schema version {version}, this package knows versions up to"
+            f"{path} has schema version {version}, this package knows versions up to"
             f" {SCHEMA_VERSION}: update the package"
         )
+    return True
 
 
-def explain(error: sqlite3.DatabaseError, path: Path) -> LessonError | None:
+def explain(error: Exception, path: str | Path) -> LessonError | None:
     """Return an error with a sentence that names file and cure, or None for another kind."""
     name = getattr(error, "sqlite_errorname", "")
     if name == "SQLITE_ERROR" and "no such table" in str(error):

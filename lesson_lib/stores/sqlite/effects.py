@@ -54,7 +54,7 @@ def execute_once(
         wait: How long to wait for another caller of the same key, in seconds.
 
     Raises:
-        IdempotencyConflictError: The key was used with another tool or input.
+        IdempotencyConflictError: The key was used by another run, or with another tool or input.
         KeyBusyError: Another caller still runs this tool after `wait` seconds.
         ToolResultError: The tool ran, but its result is not JSON. Nothing was saved.
         UnknownRunError: There is no such run. The tool was not called.
@@ -65,7 +65,8 @@ def execute_once(
             "execute_once was called inside `with connection:`: a tool must not run while a"
             " transaction holds the file"
         )
-    for name, text in (("key", key), ("session", session), ("tool_name", tool_name)):
+    texts = {"key": key, "run_id": run_id, "session": session, "tool_name": tool_name}
+    for name, text in texts.items():
         require_text(name, text)
     digest = hashlib.sha256(to_json(tool_input, "tool_input").encode()).hexdigest()
     if not connection.execute("SELECT 1 FROM agent_runs WHERE run_id = ?", (run_id,)).fetchone():
@@ -97,10 +98,10 @@ def execute_once(
 
     saved = _saved(connection, key)
     assert saved is not None
-    if (saved["tool_name"], saved["input_sha256"]) != (tool_name, digest):
+    if (saved["run_id"], saved["tool_name"], saved["input_sha256"]) != (run_id, tool_name, digest):
         raise IdempotencyConflictError(
-            f"the key {key} was used for a call of {saved['tool_name']} with another input: a"
-            " new intention needs a new key"
+            f"the key {key} was used before, by {saved['run_id']} for {saved['tool_name']}, and"
+            " run, tool or input differ now: a new intention needs a new key"
         )
     try:
         value = from_json(saved["result_json"])

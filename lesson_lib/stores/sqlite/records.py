@@ -102,11 +102,11 @@ def load_state(connection: AgentConnection, run_id: str) -> RunState:
             count(*) FILTER (WHERE event_type = 'checkpoint_saved') AS checkpoints
         FROM agent_runs LEFT JOIN agent_events USING (run_id)
         WHERE run_id = ? GROUP BY run_id""",
-        (run_id,),
+        (require_text("run_id", run_id),),
     ).fetchone()
     if row is None:
         raise UnknownRunError(f"{connection.path} holds no run {run_id!r}: start it first")
-    if row["events"] == 0 or row["events"] != row["last_sequence"]:
+    if row["events"] != row["last_sequence"]:
         raise CorruptStateError(
             f"the events of {run_id} have a gap: {row['events']} are there, the last has the"
             f" sequence {row['last_sequence']}. Restore the database from a backup"
@@ -119,7 +119,9 @@ def load_state(connection: AgentConnection, run_id: str) -> RunState:
     try:
         return RunState(**{name: row[name] for name in RunState.__dataclass_fields__})
     except InvalidStateError as error:
-        raise CorruptStateError(f"the row of {run_id} cannot be trusted: {error}") from error
+        raise CorruptStateError(
+            f"the row of {run_id} cannot be trusted: {error}. Restore the database from a backup"
+        ) from error
 
 
 def save_checkpoint(
@@ -145,10 +147,12 @@ def save_checkpoint(
         The new state, one version on. `state` itself never changes.
 
     Raises:
+        RunCompletedError: `state` is a finished run. Nothing changed.
         StaleVersionError: The run is no longer at `state.version`. Nothing changed.
         UnknownRunError: There is no such run.
         JSONValueError: The context would not survive the round trip. Nothing changed.
     """
+    state.require_unfinished()
     new = RunState(
         run_id=state.run_id,
         ticket_id=state.ticket_id,
@@ -187,7 +191,8 @@ def read_events(connection: AgentConnection, run_id: str) -> list[Event]:
         UnknownRunError: There is no such run.
     """
     rows = connection.execute(
-        "SELECT * FROM agent_events WHERE run_id = ? ORDER BY sequence", (run_id,)
+        "SELECT * FROM agent_events WHERE run_id = ? ORDER BY sequence",
+        (require_text("run_id", run_id),),
     ).fetchall()
     if not rows:
         raise UnknownRunError(f"{connection.path} holds no events of a run {run_id!r}")
@@ -209,6 +214,7 @@ def delete_run(connection: AgentConnection, run_id: str) -> None:
         UnknownRunError: There is no such run.
         InvalidStateError: The run is not completed: its tool effects may still be asked for.
     """
+    require_text("run_id", run_id)
     with connection:
         row = connection.execute(
             "SELECT status FROM agent_runs WHERE run_id = ?", (run_id,)
