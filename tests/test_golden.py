@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import outputs
 import pytest
+from nbformat import NotebookNode
+from notebook_runner import printed
+from strict_nbval import compare_outputs
 
 from lesson_lib import agent
 from lesson_lib.errors import SimulatedCrash
 from lesson_lib.ledger import Ledger
 from lesson_lib.model import Event, RunState
+from lesson_lib.show import Picture
 from lesson_lib.stores.sqlite import connect, create_schema, load_state, read_events
 from lesson_lib.tickets import (
     DATA,
@@ -20,7 +26,7 @@ from lesson_lib.tickets import (
     read_runbooks,
     read_tickets,
 )
-from lesson_lib.trace import count_calls, export_trace, to_frame
+from lesson_lib.trace import count_calls, export_trace, timeline, to_frame
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -66,6 +72,24 @@ def test_the_nine_events_are_the_golden_ones(recovery: Recovery, tmp_path: Path)
 def test_the_committed_trace_is_the_golden_one() -> None:
     committed = (DATA / "recovery_trace.csv").read_bytes()
     assert committed == (GOLDEN / "recovery_trace.csv").read_bytes()
+
+
+def test_lesson_05_ends_with_the_golden_lines() -> None:
+    lesson = outputs.read(outputs.NOTEBOOKS / "05_recovery_trace.ipynb")
+    said = [printed(cell.outputs) for cell in lesson.cells if cell.get("outputs")]
+    golden = (GOLDEN / "lesson_output.txt").read_text(encoding="utf-8")
+    pattern = re.escape(golden).replace("<version>", r"\d+\.\d+\+")
+    assert re.fullmatch(pattern, said[-1]), said[-1]
+
+
+def test_the_picture_of_the_readme_is_drawn_from_the_golden_events(recovery: Recovery) -> None:
+    drawn = timeline(recovery.events)
+    committed = Picture(drawn.alt, (DATA / "recovery_timeline.svg").read_bytes())
+    shown = [
+        NotebookNode(output_type="display_data", metadata={}, data={"text/html": html})
+        for html in (committed._repr_html_(), drawn._repr_html_())
+    ]
+    assert compare_outputs(shown[:1], shown[1:]) is None
 
 
 def test_the_numbers_of_the_last_lines_come_from_the_run(recovery: Recovery) -> None:
