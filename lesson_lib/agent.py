@@ -33,6 +33,8 @@ class CallTool(Protocol):
 def classify_priority(context: Mapping[str, Any], call_tool: CallTool) -> JSONObject:
     """Apply the priority rule to the ticket."""
     outage, safety = (_need(context, "ticket", n) for n in ("outage_minutes", "safety_impact"))
+    if type(outage) is not int or type(safety) is not bool:
+        raise CorruptStateError("the ticket of the context has values of the wrong type")
     return {"priority": classify(outage, safety)}
 
 
@@ -162,7 +164,10 @@ def run_next_action(
         ).value
 
     passing(f"{action}:begin")
-    found = perform(state.context, call_tool)
+    try:
+        found = perform(state.context, call_tool)
+    except CorruptStateError as error:
+        raise CorruptStateError(f"{action} of {state.run_id}: {error}. Restore a backup") from error
     passing(f"{action}:before_checkpoint")
     if crash_after_tool:
         raise SimulatedCrash(f"the process died after {action} and before its checkpoint")
@@ -196,6 +201,6 @@ def _need(context: Mapping[str, Any], *path: str) -> Any:
     value: Any = context
     for name in path:
         if not isinstance(value, Mapping) or name not in value:
-            raise CorruptStateError(f"the context lacks {'.'.join(path)}: restore a backup")
+            raise CorruptStateError(f"the context lacks {'.'.join(path)}")
         value = value[name]
     return value

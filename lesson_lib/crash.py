@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from lesson_lib import agent
-from lesson_lib.errors import ChildError, UnknownRunError
+from lesson_lib.errors import ChildError, RunCompletedError, UnknownRunError
 from lesson_lib.ledger import Ledger
-from lesson_lib.stores.sqlite import connect, create_schema
+from lesson_lib.stores.sqlite import connect, create_schema, load_state
 from lesson_lib.tickets import Tools, check_priorities, find_ticket, read_runbooks, read_tickets
 
 EXIT_STATUS = 86  # no interpreter or shell uses it for anything else
@@ -81,7 +82,10 @@ def run_agent_in_child(
     command = ["-m", "lesson_lib.crash", str(database), str(ledger), ticket_id, session]
     if die_at is not None:
         command += ["--die-at", die_at, "--how", how]
-    return _run(command)
+    end = _run(command)
+    if die_at is None and end.ended != "finished":
+        raise ChildError(f"the child process was not asked to die, and {end.ended}")
+    return end
 
 
 def _run(arguments: Sequence[str]) -> ChildEnd:
@@ -90,7 +94,6 @@ def _run(arguments: Sequence[str]) -> ChildEnd:
         [sys.executable, "-P", *arguments],
         check=False,
         capture_output=True,
-        text=True,
         encoding="utf-8",
         stdin=subprocess.DEVNULL,
         env=os.environ | {"PYTHONIOENCODING": "utf-8"},
@@ -120,19 +123,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if point == options.die_at:
             die(options.how)
 
-    tickets = read_tickets()
-    check_priorities(tickets)  # before anything is stored
-    connection = connect(options.database)
-    create_schema(connection)
-    run_id = agent.run_id_for(options.ticket_id)
-    try:
-        state = agent.resume(connection, run_id, options.session)
-    except UnknownRunError:
-        ticket = find_ticket(tickets, options.ticket_id)
-        state = agent.start(connection, ticket, options.session)
-    tools = Tools(read_runbooks(), Ledger(options.ledger))
-    state = agent.run_to_end(connection, state, options.session, tools, passing=passing)
-    connection.close()
+    # Everything that can be wrong with the data is found before anything is stored.
+    tickets, runbooks = read_tickets(), read_runbooks()
+    check_priorities(tickets)
+    ticket = find_ticket(tickets, options.ticket_id)
+    tools = Tools(runbooks, Ledger(options.ledger))
+    with closing(connect(options.database)) as connection:
+        create_schema(connection)
+        run_id = agent.run_id_for(options.ticket_id)
+        try:
+            state = agent.resume(connection, run_id, options.session)
+        except UnknownRunError:
+            state = agent.start(connection, ticket, options.session)
+        except RunCompletedError:  # an earlier session died after its last checkpoint
+            state = load_state(connection, run_id)
+        state = agent.run_to_end(connection, state, options.session, tools, passing=passing)
     if options.die_at is not None:
         sys.exit(f"{options.session} never came to {options.die_at}; it passed {', '.join(passed)}")
     print(state.context["reply"])

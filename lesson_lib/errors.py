@@ -1,4 +1,4 @@
-"""Every error that this package raises on purpose, under one base: `LessonError`."""
+"""The errors that this package raises on purpose, and the crash that is no error."""
 
 
 class LessonError(Exception):

@@ -20,7 +20,7 @@ DEEPEST = 100
 
 
 def to_json(value: object, name: str = "value") -> str:
-    """Return the JSON text of `value`, keys sorted, so that equal values give equal text.
+    """Return the JSON text of `value`, keys sorted: equal values of equal types, equal text.
 
     Args:
         value: None, bool, int (64 bits), float (finite), str, or a list or str-keyed dict of these.

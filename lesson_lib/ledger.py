@@ -22,7 +22,8 @@ class Ledger:
 
     def write(self, line: str) -> None:
         """Append one line, in one write, so that two processes never mix theirs."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        # On Windows, a file that is not opened as binary gets CR LF for each LF.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         descriptor = os.open(self.path, flags, 0o644)
         try:
             os.write(descriptor, f"{_one_line(line)}\n".encode())

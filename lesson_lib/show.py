@@ -19,7 +19,7 @@ from pathlib import Path
 from sqlite3 import Cursor
 from typing import TYPE_CHECKING, Any
 
-from lesson_lib.errors import LessonError
+from lesson_lib.errors import LessonError, StorageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -121,7 +121,7 @@ def table(rows: Sequence[Mapping[str, Any]] | Cursor, *columns: str) -> Table:
     """
     in_query = [column[0] for column in rows.description] if isinstance(rows, Cursor) else []
     found = list(rows)
-    names = columns or tuple(in_query or (found[0] if found else ()))
+    names = columns or tuple(in_query or (found[0].keys() if found else ()))
     return Table(names, tuple(tuple(row[name] for name in names) for row in found))
 
 
@@ -134,7 +134,12 @@ def rows_on_disk(database: Path) -> dict[str, list[tuple[Any, ...]]]:
 
     Args:
         database: The database file; its journals are found beside it.
+
+    Raises:
+        StorageError: There is no such file.
     """
+    if not database.exists():
+        raise StorageError(f"there is no file {database}: name a database")
     with tempfile.TemporaryDirectory() as folder:
         copies = {
             database.with_name(database.name + suffix): Path(folder, "copy.db" + suffix)
@@ -159,7 +164,7 @@ def files(folder: Path) -> None:
     known = {
         "-wal": "commits not yet copied into the database file",
         "-shm": "index of the -wal file, rebuilt when it is missing",
-        "-locks": "one lock per tool call under way",
+        "-locks": "a folder for the locks of tool calls under way",
         ".db": "the database",
         "ledger.txt": "the witness",
     }

@@ -168,6 +168,17 @@ def test_imports_run_downward() -> None:
     assert upward == []
 
 
+def test_windows_can_check_out_every_file() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("This is no checkout: git cannot say which files belong to it.")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    names = listed.stdout.split("\0")
+    assert "Makefile" in names
+    assert [name for name in names if re.search(r'[<>:"|?*\\]', name)] == []
+
+
 def targets() -> set[str]:
     return set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, re.MULTILINE))
 

@@ -188,4 +188,4 @@ def test_files_says_what_each_file_is(database: Path, capsys: pytest.CaptureFixt
     assert words["a_longer_name.db"] == "the database"
     assert words["ledger.txt"] == "the witness"
     assert words["agent.db-wal"].endswith("(empty)")
-    assert words["agent.db-locks"] == "one lock per tool call under way"
+    assert words["agent.db-locks"] == "a folder for the locks of tool calls under way"

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from lesson_lib.errors import SimulatedCrash
 from lesson_lib.stores.sqlite import AgentConnection, connect, create_schema, start_run
 
 
@@ -41,7 +42,7 @@ def exercise(number: int, missing: str) -> Callable[[Callable[..., str | None]],
                 hint = find_hint(*answers)
             except NotSolvedError:
                 print(f"Exercise {number}: not solved yet - {missing}")
-            except (Exception, SystemExit) as error:  # noqa: BLE001  (it is the learner's code)
+            except (Exception, SystemExit, SimulatedCrash) as error:  # noqa: BLE001  (it is the learner's code)
                 said = str(error).splitlines()[:1]
                 print(f"Exercise {number}: not right yet - {type(error).__name__}: {''.join(said)}")
             else:
@@ -62,7 +63,7 @@ def given(value: Any) -> Any:
 @contextmanager
 def scratch_run(run_id: str = "run-T104") -> Iterator[tuple[AgentConnection, Path]]:
     """Give a connection to a new database with one run in it, and its folder."""
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with closing(connect(folder / "agent.db")) as connection:
             create_schema(connection)

@@ -50,10 +50,12 @@ def exercise_2(open_checked: Callable[[str], sqlite3.Connection]) -> str | None:
     """Try an orphan through the learner's connection."""
     with scratch_run() as (database, _), closing(given(open_checked(str(database.path)))) as mine:
         if mine.execute("PRAGMA foreign_keys").fetchone()[0] != 1:
-            in_transaction = " while a transaction is open" if mine.in_transaction else ""
-            return f"foreign_keys reads back 0: the pragma is missing or came{in_transaction}" + (
-                "" if in_transaction else " too late"
-            )
+            if mine.in_transaction:
+                return (
+                    "with autocommit=False a transaction is open at once, and again after each"
+                    " commit, so the pragma is ignored: how must the connection be opened?"
+                )
+            return "foreign_keys reads back 0: the pragma is missing"
         if mine.in_transaction:
             return "the connection has a transaction open already: nobody else can write"
         try:

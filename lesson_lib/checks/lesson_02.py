@@ -14,7 +14,9 @@ FAIL_AT_EVENT = """CREATE TRIGGER fail BEFORE INSERT ON agent_events
 
 
 def _version(connection: AgentConnection) -> int:
-    (version,) = connection.execute("SELECT version FROM agent_runs").fetchone()
+    (version,) = connection.execute(
+        "SELECT version FROM agent_runs WHERE run_id = 'run-T104'"
+    ).fetchone()
     return int(version)
 
 
@@ -43,14 +45,22 @@ def exercise_2(
 ) -> str | None:
     """Save once at the right version, then again at the stale one."""
     with scratch_run() as (connection, _):
+        connection.execute(
+            "INSERT INTO agent_runs VALUES ('run-T105', 'T105', 'running', 'wait', '{}', 0)"
+        )
         first = given(save_if_current(connection, "run-T104", 0, "lookup_runbook"))
         if first is not True or _version(connection) != 1:
             return (
                 f"at the right version it returned {first!r}, the version is now"
                 f" {_version(connection)}; wanted: True and 1"
             )
+        other = connection.execute("SELECT version FROM agent_runs WHERE run_id = 'run-T105'")
+        if other.fetchone()[0] != 0:
+            return "it saved run-T104, and changed run-T105 as well"
         second = save_if_current(connection, "run-T104", 0, "finish")
-        row = connection.execute("SELECT next_action, version FROM agent_runs").fetchone()
+        row = connection.execute(
+            "SELECT next_action, version FROM agent_runs WHERE run_id = 'run-T104'"
+        ).fetchone()
         if tuple(row) != ("lookup_runbook", 1):
             return "a writer that had loaded version 0 changed a run that was at version 1"
         if second is not False:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from lesson_lib.checks import exercise, given, scratch_run
+from lesson_lib.errors import TransactionError
 from lesson_lib.ledger import Ledger
 from lesson_lib.stores.sqlite import AgentConnection
 
@@ -34,6 +35,8 @@ def exercise_2(once: Callable[[AgentConnection, str, Callable[[], Any]], Any]) -
 
         def tool(name: str, value: Any) -> Callable[[], Any]:
             def function() -> Any:
+                if connection.in_transaction:
+                    raise TransactionError("the tool was called inside a transaction")
                 ledger.write(name)
                 return value
 
@@ -67,6 +70,8 @@ def exercise_3(order: Sequence[str]) -> str | None:
     """Let two callers walk through the steps, interleaved in every way."""
     if set(order) != set("ABCD") or order.count("A") != 1:
         return "use the letters A, B, C and D, and call the tool once"
+    if len(order) > 6:
+        return "six steps are more than enough"
     if order.index("C") < order.index("A"):
         return "a result is saved before the tool gave it"
     for turns in range(2 ** (2 * len(order))):

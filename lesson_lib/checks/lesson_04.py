@@ -11,7 +11,7 @@ from typing import Any
 from lesson_lib.agent import run_next_action, run_to_end, start
 from lesson_lib.checks import exercise, given, scratch_run
 from lesson_lib.crash import run_agent_in_child
-from lesson_lib.errors import ChildError
+from lesson_lib.errors import ChildError, SimulatedCrash
 from lesson_lib.ledger import Ledger
 from lesson_lib.stores.sqlite import AgentConnection, load_state, read_events
 from lesson_lib.tickets import Tools, find_ticket, read_runbooks, read_tickets
@@ -31,6 +31,8 @@ def exercise_1(point: str) -> str | None:
         calls = Ledger(files[1]).count("run-T104:lookup_runbook")
     if calls == 2:
         return None
+    if not point.startswith("lookup_runbook:"):
+        return f"{point} belongs to another action: stop in the middle of lookup_runbook"
     when = "had not run yet" if before == 0 else "had run, and its result was saved"
     return f"at {point} the tool {when}: {calls} call in the ledger, wanted: 2"
 
@@ -92,12 +94,12 @@ def _done(step: Callable[..., None], alive: int) -> list[str]:
     def recorder(name: str) -> Callable[..., str]:
         def call(*_: Any) -> str:
             if len(done) == alive:
-                raise KeyboardInterrupt
+                raise SimulatedCrash
             done.append(name)
             return name
 
         return call
 
-    with suppress(KeyboardInterrupt):
+    with suppress(SimulatedCrash):
         step(*map(recorder, ("load", "tool", "result", "checkpoint")))
     return done

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
+from urllib.parse import quote
 
 from lesson_lib.errors import (
     ForeignFileError,
@@ -51,6 +52,10 @@ class AgentCursor(sqlite3.Cursor):
     def fetchone(self) -> Any:
         """Return the next row or None."""
         return self._guard(super().fetchone)
+
+    def __next__(self) -> Any:
+        """Return the next row."""
+        return self._guard(super().__next__)
 
     def fetchall(self) -> list[Any]:
         """Return all remaining rows."""
@@ -113,7 +118,12 @@ class AgentConnection(sqlite3.Connection):
                 "a transaction is open on this connection already: `with connection:` does not"
                 " nest, since the inner block would commit the outer one"
             )
-        self.execute("BEGIN IMMEDIATE")
+        try:
+            self.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            # Interrupted while it waited, SQLite may have begun all the same.
+            self._roll_back()
+            raise
         self.inside = True
         return self
 
@@ -128,11 +138,22 @@ class AgentConnection(sqlite3.Connection):
                 self.execute("COMMIT")
         finally:
             self.inside = False
-            # No error of the clean-up must hide the one that led here.
-            with contextlib.suppress(sqlite3.Error):
-                if self.in_transaction:
-                    super().execute("ROLLBACK")
+            self._roll_back()
         return False
+
+    def _roll_back(self) -> None:
+        # No error of the clean-up must hide the one that led here.
+        with contextlib.suppress(sqlite3.Error):
+            if self.in_transaction:
+                super().execute("ROLLBACK")
+
+    def commit(self) -> None:
+        """Refuse: with autocommit it would do nothing, in silence."""
+        raise TransactionError("a `with connection:` block commits at its end, by itself")
+
+    def rollback(self) -> None:
+        """Refuse: with autocommit it would do nothing, in silence."""
+        raise TransactionError("to roll back, leave the `with connection:` block by an exception")
 
     def backup(self, target: sqlite3.Connection, **options: Any) -> None:
         """Copy the database; see `sqlite3.Connection.backup`. Outside of a transaction only."""
@@ -167,7 +188,7 @@ def connect(
         connection = sqlite3.connect(
             path, timeout=timeout, autocommit=True, factory=AgentConnection
         )
-    except (sqlite3.DatabaseError, OSError, ValueError) as error:
+    except (sqlite3.DatabaseError, OSError, RuntimeError, ValueError) as error:
         raise explain(error, path) or StorageError(f"{path} cannot be opened: {error}") from error
     connection.path, connection.timeout, connection.clock = path, timeout, clock
     connection.row_factory = sqlite3.Row
@@ -207,6 +228,10 @@ def create_schema(connection: AgentConnection) -> None:
     with connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version == 0:
+            if connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+                raise ForeignFileError(
+                    f"{connection.path} holds tables of another making: begin with a new file"
+                )
             for statement in schema_statements():
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -246,7 +271,8 @@ def _refuse_before_opening(path: Path) -> None:
         )
     if path.stat().st_size < HEADER_BYTES:
         raise ForeignFileError(f"{path} is not an SQLite database: choose another file name")
-    look = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, autocommit=True)
+    uri = f"file:{quote(path.as_posix())}?mode=ro&immutable=1"
+    look = sqlite3.connect(uri, uri=True, autocommit=True)
     with contextlib.closing(look):
         _is_claimed(look, path)
 
@@ -292,6 +318,7 @@ def explain(error: Exception, path: str | Path) -> LessonError | None:
         "SQLITE_FULL": "cannot grow, the disk is full: free some space, nothing else is lost",
         "SQLITE_READONLY": "cannot be written: check the permissions of the file and its folder",
         "SQLITE_CANTOPEN": "cannot be opened: check the permissions of the file and its folder",
+        "SQLITE_IOERR_SHM": "has no room for its -shm file, the disk is full: free some space",
         "SQLITE_IOERR": "cannot be read or written, the disk reports an error: check the disk",
         "SQLITE_CORRUPT": "is damaged: restore it from a backup",
     }.items():

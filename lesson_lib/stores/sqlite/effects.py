@@ -43,6 +43,8 @@ def execute_once(
     dies after `function` ran and before its result is saved, the next caller runs it again: no
     local database can close that window.
 
+    The folder of locks beside the database must not be removed while callers run.
+
     Args:
         connection: An open connection, outside of a transaction.
         function: The tool call, without arguments; it returns a JSON value.
@@ -56,6 +58,8 @@ def execute_once(
     Raises:
         IdempotencyConflictError: The key was used by another run, or with another tool or input.
         KeyBusyError: Another caller still runs this tool after `wait` seconds.
+        StorageError: The database cannot be written. If the tool ran, its result is lost.
+        TransactionError: A transaction is open. The tool was not called.
         ToolResultError: The tool ran, but its result is not JSON. Nothing was saved.
         UnknownRunError: There is no such run. The tool was not called.
         Exception: Whatever `function` raises. Nothing was saved; the next call tries again.
@@ -82,9 +86,11 @@ def execute_once(
             detail={"key": key},
         )
 
-    if _saved(connection, key) is None:
+    saved = _saved(connection, key)
+    if saved is None:
         with _only_caller(connection.path, key, wait):
-            if _saved(connection, key) is None:
+            saved = _saved(connection, key)
+            if saved is None:
                 result = _call(function, key)
                 with connection:
                     saved_now = connection.execute(
@@ -95,9 +101,9 @@ def execute_once(
                         record("tool_executed")
                 if saved_now.rowcount == 1:
                     return ToolResult(key, tool_name, from_json(result), reused=False)
+                # The lock failed us, and another caller saved its result first: that one counts.
+                saved = _saved(connection, key)
 
-    saved = _saved(connection, key)
-    assert saved is not None
     if (saved["run_id"], saved["tool_name"], saved["input_sha256"]) != (run_id, tool_name, digest):
         raise IdempotencyConflictError(
             f"the key {key} was used before, by {saved['run_id']} for {saved['tool_name']}, and"

@@ -43,7 +43,10 @@ def record_event(
     """
     if not connection.in_transaction:
         raise TransactionError("record_event writes inside the caller's `with connection:` block")
-    now = connection.clock().astimezone(UTC).isoformat(timespec="microseconds")
+    now = connection.clock()
+    if now.tzinfo is None:
+        raise InvalidStateError("the clock gives a naive time: use datetime.now(UTC)")
+    utc = now.astimezone(UTC).isoformat(timespec="microseconds")
     connection.execute(
         """INSERT INTO agent_events
         SELECT :run_id, coalesce(max(sequence), 0) + 1, :session, :type, :action, :detail, :now
@@ -54,7 +57,7 @@ def record_event(
             "type": require_text("event_type", event_type),
             "action": require_text("action", action),
             "detail": to_json(dict(detail or {}), "detail"),
-            "now": now.replace("+00:00", "Z"),
+            "now": utc.replace("+00:00", "Z"),
         },
     )
 
@@ -195,7 +198,7 @@ def read_events(connection: AgentConnection, run_id: str) -> list[Event]:
         (require_text("run_id", run_id),),
     ).fetchall()
     if not rows:
-        raise UnknownRunError(f"{connection.path} holds no events of a run {run_id!r}")
+        raise UnknownRunError(f"{connection.path} holds no run {run_id!r}: start it first")
     return [Event(**dict(row)) for row in rows]
 
 
