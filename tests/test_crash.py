@@ -146,3 +146,17 @@ def test_the_child_is_the_same_program_when_called_here(
 ) -> None:
     main([str(tmp_path / "agent.db"), str(tmp_path / "ledger.txt"), "T104", "session-1"])
     assert capsys.readouterr().out == REPLY
+
+
+def test_a_run_whose_process_died_after_its_last_checkpoint_still_gives_its_reply(
+    tmp_path: Path,
+) -> None:
+    files = tmp_path / "agent.db", tmp_path / "ledger.txt"
+    run_agent_in_child(*files, "T104", "session-1", die_at="finish:checkpoint_saved")
+    assert run_agent_in_child(*files, "T104", "session-2") == ChildEnd("finished", REPLY)
+
+
+def test_nothing_is_stored_for_an_unknown_ticket(tmp_path: Path) -> None:
+    with pytest.raises(ChildError, match="choose one of"):
+        run_agent_in_child(tmp_path / "agent.db", tmp_path / "ledger.txt", "T999", "session-1")
+    assert list(tmp_path.iterdir()) == []

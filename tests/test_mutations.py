@@ -167,7 +167,7 @@ MUTATIONS = [
     Mutation(
         "the second look, under the lock",
         "stores/sqlite/effects.py",
-        "            if _saved(connection, key) is None:\n                result",
+        "            if saved is None:\n                result",
         "            if True:\n                result",
         "03_idempotent_tool",
     ),

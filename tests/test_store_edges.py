@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from lesson_lib.show import rows_on_disk
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     connect,
+    create_schema,
     delete_run,
     execute_once,
     load_state,
@@ -331,3 +333,48 @@ def test_a_row_that_cannot_be_trusted_names_a_cure(connection: AgentConnection) 
 def test_a_path_that_no_file_can_have(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         connect(tmp_path / "a\x00b")
+
+
+# What would do nothing, or the wrong thing, in silence.
+
+
+@pytest.mark.parametrize("name", ["commit", "rollback"])
+def test_commit_and_rollback_by_hand_are_refused_and_undo_the_block(
+    connection: AgentConnection, name: str
+) -> None:
+    before = rows(connection.path)
+    with pytest.raises(TransactionError, match="block"), connection:
+        connection.execute("UPDATE agent_runs SET ticket_id = 'changed'")
+        getattr(connection, name)()
+    assert rows(connection.path) == before
+
+
+def test_an_interrupt_at_the_begin_leaves_no_transaction(
+    connection: AgentConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = type(connection).execute
+
+    def interrupted(self: AgentConnection, sql: str, *parameters: object) -> None:
+        begin(self, sql, *parameters)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(connection), "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt), connection:
+        pass
+    assert not connection.in_transaction
+
+
+def test_a_clock_without_a_time_zone_is_refused(database: Path) -> None:
+    with closing(connect(database, clock=lambda: datetime(2026, 1, 5))) as naive:  # noqa: DTZ001
+        with pytest.raises(InvalidStateError, match="naive"):
+            start_run(naive, run_id="n", ticket_id="T1", session="s", first_action="a", context={})
+        with pytest.raises(UnknownRunError):
+            load_state(naive, "n")
+
+
+def test_the_schema_is_not_laid_over_tables_made_by_hand(tmp_path: Path) -> None:
+    with closing(connect(tmp_path / "new.db")) as empty:
+        empty.execute("CREATE TABLE agent_runs (mine TEXT)")
+        with pytest.raises(ForeignFileError, match="begin with a new file"):
+            create_schema(empty)
+        assert len(empty.execute("SELECT 1 FROM sqlite_schema").fetchall()) == 1
