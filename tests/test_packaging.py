@@ -347,3 +347,10 @@ def test_make_replaces_an_environment_that_is_half_made(machine: Machine) -> Non
     assert machine.make().returncode == 2
     (machine.checkout / "offline").unlink()
     assert machine.chosen() == "python3"
+
+
+def test_every_file_can_be_checked_out_on_windows() -> None:
+    made = {".git", ".venv", "build", "__pycache__"}
+    found = [p for p in ROOT.rglob("*") if not made.intersection(p.relative_to(ROOT).parts)]
+    assert found
+    assert [p.name for p in found if set(p.name) & set('<>:"\\|?*')] == []
