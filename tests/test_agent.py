@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,15 @@ from lesson_lib.errors import (
     UnknownRunError,
 )
 from lesson_lib.json_text import JSONObject
-from lesson_lib.ledger import Ledger
 from lesson_lib.model import RunState
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     connect,
-    create_schema,
     load_state,
     read_events,
     save_checkpoint,
 )
-from lesson_lib.tickets import Tools, find_ticket, read_runbooks, read_tickets
+from lesson_lib.tickets import Tools, find_ticket, read_tickets
 
 REPLIES = {
     "T101": "Priority: normal. Next step: Clean the label sensor and watch the next ten jobs.",
@@ -42,19 +39,6 @@ REPLIES = {
     " repair.",
 }
 LOOKUP = "run-T104:lookup_runbook"
-
-
-@pytest.fixture
-def connection(tmp_path: Path) -> Iterator[AgentConnection]:
-    opened = connect(tmp_path / "agent.db")
-    create_schema(opened)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def tools(tmp_path: Path) -> Tools:
-    return Tools(read_runbooks(), Ledger(tmp_path / "ledger.txt"))
 
 
 def started(connection: AgentConnection, ticket_id: str = "T104") -> RunState:

@@ -49,7 +49,7 @@ from lesson_lib.stores.sqlite import (
     save_checkpoint,
     start_run,
 )
-from lesson_lib.tickets import Tools, find_ticket, read_runbooks, read_tickets
+from lesson_lib.tickets import Tools, find_ticket, read_tickets
 
 TICKET = find_ticket(read_tickets(), "T104")
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -69,11 +69,6 @@ def database(tmp_path: Path) -> Path:
 def connection(database: Path) -> Iterator[AgentConnection]:
     with closing(connect(database, timeout=0.1)) as opened:
         yield opened
-
-
-@pytest.fixture
-def tools(tmp_path: Path) -> Tools:
-    return Tools(read_runbooks(), Ledger(tmp_path / "ledger.txt"))
 
 
 @contextmanager

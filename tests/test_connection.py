@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -64,12 +64,6 @@ def database(tmp_path: Path) -> Path:
     with closing(connect(path)) as connection:
         start_run(connection, run_id="r", ticket_id="T1", session="s", first_action="a", context={})
     return path
-
-
-@pytest.fixture
-def connection(database: Path) -> Iterator[AgentConnection]:
-    with closing(connect(database)) as opened:
-        yield opened
 
 
 def version(database: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime
@@ -58,12 +58,6 @@ def database(tmp_path: Path) -> Path:
                 context={},
             )
     return path
-
-
-@pytest.fixture
-def connection(database: Path) -> Iterator[AgentConnection]:
-    with closing(connect(database)) as opened:
-        yield opened
 
 
 @pytest.fixture

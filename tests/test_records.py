@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_parts import Child, new_database, rows
+from store_parts import Child, rows
 
 from lesson_lib.errors import (
     CorruptStateError,
@@ -40,17 +40,6 @@ from lesson_lib.stores.sqlite import (
     start_run,
     unfinished_runs,
 )
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    return new_database(tmp_path)
-
-
-@pytest.fixture
-def connection(database: Path) -> Iterator[AgentConnection]:
-    with closing(connect(database)) as opened:
-        yield opened
 
 
 def start(connection: AgentConnection, **changed: object) -> RunState:

@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from store_parts import Child, files, new_database, rows
+from store_parts import Child, files, rows
 
 from lesson_lib.errors import (
     CorruptStateError,
@@ -44,15 +44,9 @@ from lesson_lib.stores.sqlite import (
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
-    return new_database(tmp_path)
-
-
-@pytest.fixture
-def connection(database: Path) -> Iterator[AgentConnection]:
-    with closing(connect(database)) as opened:
-        start_run(opened, run_id="r", ticket_id="T1", session="s", first_action="a", context={})
-        yield opened
+def connection(connection: AgentConnection) -> AgentConnection:
+    start_run(connection, run_id="r", ticket_id="T1", session="s", first_action="a", context={})
+    return connection
 
 
 def save(connection: AgentConnection, state: RunState, next_action: str | None = "a") -> RunState:

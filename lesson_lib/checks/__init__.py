@@ -61,18 +61,25 @@ def given(value: Any) -> Any:
 
 
 @contextmanager
-def scratch_run(run_id: str = "run-T104") -> Iterator[tuple[AgentConnection, Path]]:
-    """Give a connection to a new database with one run in it, and its folder."""
+def scratch_database() -> Iterator[tuple[AgentConnection, Path]]:
+    """Give a connection to a new database without runs, and its folder."""
     with TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with closing(connect(folder / "agent.db")) as connection:
             create_schema(connection)
-            start_run(
-                connection,
-                run_id=run_id,
-                ticket_id=run_id.removeprefix("run-"),
-                session="session-1",
-                first_action="classify_priority",
-                context={},
-            )
             yield connection, folder
+
+
+@contextmanager
+def scratch_run() -> Iterator[tuple[AgentConnection, Path]]:
+    """Give a connection to a new database with the run `run-T104` in it, and its folder."""
+    with scratch_database() as (connection, folder):
+        start_run(
+            connection,
+            run_id="run-T104",
+            ticket_id="T104",
+            session="session-1",
+            first_action="classify_priority",
+            context={},
+        )
+        yield connection, folder

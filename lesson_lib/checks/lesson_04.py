@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lesson_lib.agent import run_next_action, run_to_end, start
-from lesson_lib.checks import exercise, given, scratch_run
+from lesson_lib.checks import exercise, given, scratch_database
 from lesson_lib.crash import run_agent_in_child
 from lesson_lib.errors import ChildError, SimulatedCrash
 from lesson_lib.ledger import Ledger
@@ -43,9 +43,7 @@ def exercise_2(
 ) -> str | None:
     """Give a database with a finished run and two that stopped."""
     tickets = read_tickets()
-    with scratch_run("run-scratch") as (connection, folder):
-        connection.execute("DELETE FROM agent_events")
-        connection.execute("DELETE FROM agent_runs")
+    with scratch_database() as (connection, folder):
         tools = Tools(read_runbooks(), Ledger(folder / "ledger.txt"))
         for ticket_id in ("T101", "T104", "T105"):
             state = start(connection, find_ticket(tickets, ticket_id), "session-1")

@@ -5,31 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lesson_lib.agent import resume, run_next_action, run_to_end
-from lesson_lib.checks import exercise, given, scratch_run
+from lesson_lib.agent import resume, run_next_action, run_to_end, start
+from lesson_lib.checks import exercise, given, scratch_database
 from lesson_lib.errors import SimulatedCrash
 from lesson_lib.ledger import Ledger
 from lesson_lib.model import Event
-from lesson_lib.stores.sqlite import load_state, read_events, save_checkpoint
-from lesson_lib.tickets import Tools, read_runbooks
-
-TICKET = {"area": "cold storage", "outage_minutes": 18, "safety_impact": True}
+from lesson_lib.stores.sqlite import read_events
+from lesson_lib.tickets import Tools, find_ticket, read_runbooks, read_tickets
 
 
 def _trace(crashes: int) -> list[Event]:
     """Return the events of a real run in which so many sessions died."""
-    with scratch_run() as (connection, folder):
+    with scratch_database() as (connection, folder):
         tools = Tools(read_runbooks(), Ledger(folder / "ledger.txt"))
-        state = load_state(connection, "run-T104")
-        # scratch_run gives an empty context; the agent needs the ticket.
-        state = save_checkpoint(
-            connection,
-            state,
-            session="session-1",
-            action="classify_priority",
-            next_action="lookup_runbook",
-            context={"ticket": TICKET, "priority": "urgent"},
-        )
+        state = start(connection, find_ticket(read_tickets(), "T104"), "session-1")
+        state = run_next_action(connection, state, "session-1", tools)
         for number in range(1, crashes + 1):
             try:
                 run_next_action(
