@@ -117,6 +117,7 @@ def run_next_action(
     *,
     crash_after_tool: bool = False,
     passing: Callable[[str], None] = lambda point: None,
+    save: Callable[..., RunState] | None = None,
 ) -> RunState:
     """Perform the next action of a run and save a checkpoint; return the new state.
 
@@ -129,6 +130,7 @@ def run_next_action(
             before the checkpoint is.
         passing: Called with the name of each crash point the action comes to, such as
             `lookup_runbook:before_checkpoint`.
+        save: What saves the checkpoint, with the arguments of `save_checkpoint`, the default.
 
     Raises:
         RunCompletedError: The run is finished.
@@ -171,7 +173,7 @@ def run_next_action(
     passing(f"{action}:before_checkpoint")
     if crash_after_tool:
         raise SimulatedCrash(f"the process died after {action} and before its checkpoint")
-    saved = save_checkpoint(
+    saved = (save or save_checkpoint)(
         connection,
         state,
         session=session,
@@ -190,10 +192,11 @@ def run_to_end(
     tools: Tools,
     *,
     passing: Callable[[str], None] = lambda point: None,
+    save: Callable[..., RunState] | None = None,
 ) -> RunState:
     """Perform actions until the run is completed; return its last state."""
     while state.status != "completed":
-        state = run_next_action(connection, state, session, tools, passing=passing)
+        state = run_next_action(connection, state, session, tools, passing=passing, save=save)
     return state
 
 

@@ -73,6 +73,18 @@ class ToolResultError(LessonError):
     """The tool ran, but its result cannot be saved as JSON."""
 
 
+class LeaseLostError(LessonError):
+    """Another worker has taken over the run: this one's claim no longer counts."""
+
+
+class RemoteError(LessonError):
+    """A service gave no answer that can be used; what it did is not known."""
+
+
+class RefusedError(LessonError):
+    """A service refused a request for good: the same request will never succeed."""
+
+
 class ChildError(LessonError):
     """A child process ended otherwise than it was asked to."""
 

@@ -46,12 +46,14 @@ def session(folder: Path, name: str, die_at: str | None, how: str) -> None:
         point(f"after {statement}")
         return found
 
-    def run_next_action(*arguments: Any, passing: Callable[[str], None]) -> Any:
+    def run_next_action(
+        *arguments: Any, passing: Callable[[str], None], **options: Any
+    ) -> Any:
         def both(label: str) -> None:
             passing(label)
             point(label)
 
-        return plain_run_next_action(*arguments, passing=both)
+        return plain_run_next_action(*arguments, passing=both, **options)
 
     def tell(function: str, words: Callable[[Any], str]) -> None:
         plain = getattr(agent, function)

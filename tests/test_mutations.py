@@ -108,10 +108,10 @@ MUTATIONS = [
     Mutation(
         "checkpoint and event are one transaction",
         "stores/sqlite/records.py",
-        "        record_event(\n            connection,\n            run_id=new.run_id,",
+        "    record_event(\n        connection,\n        run_id=new.run_id,",
         (
-            '        connection.execute("COMMIT")\n        connection.execute("BEGIN IMMEDIATE")\n'
-            "        record_event(\n            connection,\n            run_id=new.run_id,"
+            '    connection.execute("COMMIT")\n    connection.execute("BEGIN IMMEDIATE")\n'
+            "    record_event(\n        connection,\n        run_id=new.run_id,"
         ),
         "02_atomic_checkpointing",
     ),

@@ -36,9 +36,12 @@ MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 ORDER = [
     *("errors", "json_text", "model", "ledger", "tickets"),
     *("stores", "stores.sqlite.connection", "stores.sqlite.records", "stores.sqlite.effects"),
-    *("stores.sqlite", "agent", "crash", "show", "trace", "checks", "checks.lesson"),
+    *("stores.sqlite.claims", "stores.sqlite.batches", "stores.sqlite.intents"),
+    *("stores.sqlite.outbox", "stores.sqlite.questions", "stores.sqlite", "agent", "crash"),
+    *("payment_service", "payments", "delivery", "workers", "endings", "sweep", "show"),
+    *("powerloss", "trace", "checks", "checks.lesson"),
 ]
-SHOW_IS_FOR = {"trace", "checks", "checks.lesson"}
+SHOW_IS_FOR = {"powerloss", "trace", "checks", "checks.lesson"}
 
 
 def pinned(name: str) -> str | None:

@@ -491,7 +491,7 @@ def test_a_run_is_deleted_whole_or_not_at_all(connection: AgentConnection, datab
         "CREATE TRIGGER keep BEFORE DELETE ON agent_runs BEGIN SELECT RAISE(ABORT, 'kept'); END"
     )
     before = rows(database)
-    with pytest.raises(sqlite3.IntegrityError, match="kept"):
+    with pytest.raises(InvalidStateError, match="run-1 is still needed: kept"):
         delete_run(connection, "run-1")
     assert rows(database) == before
 

@@ -10,6 +10,7 @@ from lesson_lib.stores.sqlite.records import (
     save_checkpoint,
     start_run,
     unfinished_runs,
+    write_checkpoint,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "save_checkpoint",
     "start_run",
     "unfinished_runs",
+    "write_checkpoint",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
 from datetime import UTC
 
@@ -136,7 +137,7 @@ def save_checkpoint(
     next_action: str | None,
     context: Mapping[str, JSONValue],
 ) -> RunState:
-    """Save the next checkpoint and its `checkpoint_saved` event, both or neither.
+    """Save the next checkpoint and its `checkpoint_saved` event in a transaction of its own.
 
     Args:
         connection: An open connection, outside of a transaction.
@@ -155,6 +156,36 @@ def save_checkpoint(
         UnknownRunError: There is no such run.
         JSONValueError: The context would not survive the round trip. Nothing changed.
     """
+    with connection:
+        return write_checkpoint(
+            connection,
+            state,
+            session=session,
+            action=action,
+            next_action=next_action,
+            context=context,
+        )
+
+
+def write_checkpoint(
+    connection: AgentConnection,
+    state: RunState,
+    *,
+    session: str,
+    action: str,
+    next_action: str | None,
+    context: Mapping[str, JSONValue],
+) -> RunState:
+    """Write what `save_checkpoint` saves, inside the caller's transaction.
+
+    What else must be true together with the checkpoint goes into the same `with connection:`
+    block. Arguments, result and errors are those of `save_checkpoint`.
+
+    Raises:
+        TransactionError: No transaction is open.
+    """
+    if not connection.in_transaction:
+        raise TransactionError("write_checkpoint writes inside the caller's `with connection:`")
     state.require_unfinished()
     new = RunState(
         run_id=state.run_id,
@@ -164,26 +195,25 @@ def save_checkpoint(
         context_json=to_json(dict(context), "context"),
         version=state.version + 1,
     )
-    with connection:
-        updated = connection.execute(
-            """UPDATE agent_runs SET status = ?, next_action = ?, context_json = ?, version = ?
-            WHERE run_id = ? AND version = ?""",
-            (new.status, new.next_action, new.context_json, new.version, new.run_id, state.version),
+    updated = connection.execute(
+        """UPDATE agent_runs SET status = ?, next_action = ?, context_json = ?, version = ?
+        WHERE run_id = ? AND version = ?""",
+        (new.status, new.next_action, new.context_json, new.version, new.run_id, state.version),
+    )
+    if updated.rowcount != 1:
+        found = load_state(connection, state.run_id).version
+        raise StaleVersionError(
+            f"{state.run_id} is at version {found}, this worker loaded version"
+            f" {state.version}: load the state again"
         )
-        if updated.rowcount != 1:
-            found = load_state(connection, state.run_id).version
-            raise StaleVersionError(
-                f"{state.run_id} is at version {found}, this worker loaded version"
-                f" {state.version}: load the state again"
-            )
-        record_event(
-            connection,
-            run_id=new.run_id,
-            session=session,
-            event_type="checkpoint_saved",
-            action=action,
-            detail={"version": new.version},
-        )
+    record_event(
+        connection,
+        run_id=new.run_id,
+        session=session,
+        event_type="checkpoint_saved",
+        action=action,
+        detail={"version": new.version},
+    )
     return new
 
 
@@ -215,7 +245,8 @@ def delete_run(connection: AgentConnection, run_id: str) -> None:
 
     Raises:
         UnknownRunError: There is no such run.
-        InvalidStateError: The run is not completed: its tool effects may still be asked for.
+        InvalidStateError: The run is not completed, so its tool effects may still be asked for;
+            or a row of another table still needs it.
     """
     require_text("run_id", run_id)
     with connection:
@@ -226,5 +257,8 @@ def delete_run(connection: AgentConnection, run_id: str) -> None:
             raise UnknownRunError(f"{connection.path} holds no run {run_id!r}")
         if row["status"] != "completed":
             raise InvalidStateError(f"{run_id} is still {row['status']}: let it finish first")
-        for table in ("tool_effects", "agent_events", "agent_runs"):
-            connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+        try:
+            for table in ("tool_effects", "agent_events", "agent_runs"):
+                connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+        except sqlite3.IntegrityError as error:
+            raise InvalidStateError(f"{run_id} is still needed: {error}") from error
