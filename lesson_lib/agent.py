@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 from lesson_lib.errors import (
     CorruptStateError,
+    RunCompletedError,
     SimulatedCrash,
     UnknownActionError,
+    UnknownRunError,
 )
 from lesson_lib.json_text import JSONObject, JSONValue
 from lesson_lib.model import RunState
@@ -107,6 +109,17 @@ def resume(connection: AgentConnection, run_id: str, session: str) -> RunState:
             detail={"version": state.version},
         )
     return state
+
+
+def resume_or_start(connection: AgentConnection, ticket: Ticket, session: str) -> RunState:
+    """Resume the run of a ticket, start it where there is none, or load it when it is finished."""
+    run_id = run_id_for(ticket.ticket_id)
+    try:
+        return resume(connection, run_id, session)
+    except UnknownRunError:
+        return start(connection, ticket, session)
+    except RunCompletedError:  # an earlier session died after its last checkpoint
+        return load_state(connection, run_id)
 
 
 def run_next_action(

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from lesson_lib import agent
-from lesson_lib.errors import ChildError, RunCompletedError, UnknownRunError
+from lesson_lib.errors import ChildError
 from lesson_lib.ledger import Ledger
-from lesson_lib.stores.sqlite import connect, create_schema, load_state
+from lesson_lib.stores.sqlite import connect, create_schema
 from lesson_lib.tickets import Tools, check_priorities, find_ticket, read_runbooks, read_tickets
 
 EXIT_STATUS = 86  # no interpreter or shell uses it for anything else
@@ -53,7 +53,7 @@ def run_python(code: str, *arguments: str | Path) -> ChildEnd:
     Raises:
         ChildError: The child failed with an error of its own.
     """
-    return _run(["-c", code, *map(str, arguments)])
+    return run_child(["-c", code, *map(str, arguments)])
 
 
 def run_agent_in_child(
@@ -82,13 +82,18 @@ def run_agent_in_child(
     command = ["-m", "lesson_lib.crash", str(database), str(ledger), ticket_id, session]
     if die_at is not None:
         command += ["--die-at", die_at, "--how", how]
-    end = _run(command)
+    end = run_child(command)
     if die_at is None and end.ended != "finished":
         raise ChildError(f"the child process was not asked to die, and {end.ended}")
     return end
 
 
-def _run(arguments: Sequence[str]) -> ChildEnd:
+def run_child(arguments: Sequence[str]) -> ChildEnd:
+    """Run this Python with these arguments, wait for it, and say how it ended.
+
+    Raises:
+        ChildError: The child failed with an error of its own.
+    """
     # -P: a file in the learner's folder must not stand in for a module of the same name.
     child = subprocess.run(
         [sys.executable, "-P", *arguments],
@@ -130,13 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tools = Tools(runbooks, Ledger(options.ledger))
     with closing(connect(options.database)) as connection:
         create_schema(connection)
-        run_id = agent.run_id_for(options.ticket_id)
-        try:
-            state = agent.resume(connection, run_id, options.session)
-        except UnknownRunError:
-            state = agent.start(connection, ticket, options.session)
-        except RunCompletedError:  # an earlier session died after its last checkpoint
-            state = load_state(connection, run_id)
+        state = agent.resume_or_start(connection, ticket, options.session)
         state = agent.run_to_end(connection, state, options.session, tools, passing=passing)
     if options.die_at is not None:
         sys.exit(f"{options.session} never came to {options.die_at}; it passed {', '.join(passed)}")

@@ -2,66 +2,35 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import shutil
-import sqlite3
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
-import sweep_child
 
 from lesson_lib import agent
-from lesson_lib.crash import EXIT_STATUS
-from lesson_lib.errors import RunCompletedError, UnknownRunError
+from lesson_lib.errors import ChildError
 from lesson_lib.json_text import from_json
 from lesson_lib.ledger import Ledger
 from lesson_lib.model import RunState
-from lesson_lib.show import TABLES, rows_on_disk
-from lesson_lib.stores.sqlite import connect, create_schema, load_state
+from lesson_lib.stores.sqlite import connect, create_schema
+from lesson_lib.sweep import GoodDay, Rows, good_day, kill_and_resume, live, rows_left
 from lesson_lib.tickets import Tools, find_ticket, read_runbooks, read_tickets
 
 KEYS = ("run-T104:lookup_runbook", "run-T104:draft_reply")
 ONLY_AFTER_A_CRASH = ("run_resumed", "tool_reused")
 STRIDE = 11  # of the second crashes: each first crash begins at another one
 
-# Where the system can, each child is forked off a process that has imported the package already.
-CAN_FORK = hasattr(os, "fork")
-processes: Any = multiprocessing.get_context("forkserver" if CAN_FORK else "spawn")
-if CAN_FORK:
-    processes.set_forkserver_preload(["lesson_lib.crash", "pytest"])
-
-type Rows = dict[str, list[tuple[Any, ...]]]
-
-
-@dataclass(frozen=True)
-class Uninterrupted:
-    """The points that a run passes when nothing stops it, and the rows it leaves."""
-
-    points: list[str]
-    rows: Rows
-
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
-    folder = tmp_path_factory.mktemp("whole")
-    assert child(folder, "session-1") == 0
-    return Uninterrupted(passed(folder, "session-1"), check(folder))
-
-
-def child(folder: Path, session: str, die_at: str | None = None, how: str = "exit") -> int | None:
-    """Run a session in a process of its own and return its exit status."""
-    process = processes.Process(target=sweep_child.session, args=(folder, session, die_at, how))
-    process.start()
-    process.join()
-    status: int | None = process.exitcode
-    process.close()
-    return status
+def whole(tmp_path_factory: pytest.TempPathFactory) -> GoodDay:
+    day = good_day(tmp_path_factory.mktemp("whole"))
+    assert check(day.folder) == day.rows
+    return day
 
 
 def passed(folder: Path, session: str) -> list[str]:
@@ -69,18 +38,13 @@ def passed(folder: Path, session: str) -> list[str]:
 
 
 def crash_and_check(folder: Path, session: str, point: str, how: str) -> None:
-    status = child(folder, session, point, how)
-    assert status == EXIT_STATUS or (how == "kill" and status in (-9, 15))
-    assert passed(folder, session)[-1] == point
+    assert live(folder, session, point, how)[-1] == point
     check(folder)
 
 
 def check(folder: Path) -> Rows:
     """Hold what is on disk against itself, and against what the dead processes were told."""
-    try:
-        rows = rows_on_disk(folder / "agent.db")
-    except sqlite3.OperationalError:  # no tables yet
-        rows = {name: [] for name in TABLES}
+    rows = rows_left(folder)
     runs = [RunState(*row) for row in rows["agent_runs"]]
     events = [(row[2], row[3], from_json(row[5])) for row in rows["agent_events"]]
     saved = [detail["version"] for _, kind, detail in events if kind == "checkpoint_saved"]
@@ -103,16 +67,11 @@ def check(folder: Path) -> Rows:
     return rows
 
 
-def recover_and_compare(folder: Path, whole: Uninterrupted, *crashed: str) -> None:
+def recover_and_compare(folder: Path, whole: GoodDay, *crashed: str) -> None:
     """End the run in this process, which is another than any that died, and compare the end."""
     with closing(connect(folder / "agent.db")) as connection:
         create_schema(connection)
-        try:
-            state = agent.resume(connection, "run-T104", "last")
-        except UnknownRunError:
-            state = agent.start(connection, find_ticket(read_tickets(), "T104"), "last")
-        except RunCompletedError:
-            state = load_state(connection, "run-T104")
+        state = agent.resume_or_start(connection, find_ticket(read_tickets(), "T104"), "last")
         agent.run_to_end(
             connection, state, "last", Tools(read_runbooks(), Ledger(folder / "ledger"))
         )
@@ -129,7 +88,7 @@ def lasting_events(rows: Rows) -> Counter[tuple[str, ...]]:
     return Counter(row[3:] for row in rows["agent_events"] if row[3] not in ONLY_AFTER_A_CRASH)
 
 
-def unsaved(points: list[str]) -> list[str]:
+def unsaved(points: Sequence[str]) -> list[str]:
     """Return the key of the tool that ran last, if no COMMIT came after it."""
     ran = [number for number, point in enumerate(points) if point.endswith(":tool_ran")]
     since = points[ran[-1] :] if ran else []
@@ -139,7 +98,7 @@ def unsaved(points: list[str]) -> list[str]:
 
 
 def test_the_points_are_the_named_ones_and_both_sides_of_each_statement(
-    whole: Uninterrupted,
+    whole: GoodDay,
 ) -> None:
     before = [p.removeprefix("before ") for p in whole.points if p.startswith("before ")]
     after = [p.removeprefix("after ") for p in whole.points if p.startswith("after ")]
@@ -149,13 +108,11 @@ def test_the_points_are_the_named_ones_and_both_sides_of_each_statement(
     assert len(set(whole.points)) == len(whole.points)
 
 
-def named(points: list[str]) -> list[str]:
+def named(points: Iterable[str]) -> list[str]:
     return [point for point in points if not point.startswith(("before ", "after "))]
 
 
-def test_a_crash_at_any_point_loses_nothing_acknowledged(
-    whole: Uninterrupted, tmp_path: Path
-) -> None:
+def test_a_crash_at_any_point_loses_nothing_acknowledged(whole: GoodDay, tmp_path: Path) -> None:
     twice = 0
     for number, point in enumerate(whole.points):
         folder = tmp_path / str(number)
@@ -171,16 +128,14 @@ def test_a_crash_at_any_point_loses_nothing_acknowledged(
     print(f"{len(whole.points)} crash points, a tool ran twice after {twice} of them")
 
 
-def test_a_second_crash_in_the_recovery_changes_nothing(
-    whole: Uninterrupted, tmp_path: Path
-) -> None:
+def test_a_second_crash_in_the_recovery_changes_nothing(whole: GoodDay, tmp_path: Path) -> None:
     pairs = 0
     for number, first in enumerate(named(whole.points)):
         crashed, trial = tmp_path / f"{number}", tmp_path / f"{number}-trial"
         crashed.mkdir()
         crash_and_check(crashed, "session-1", first, ("exit", "kill")[number % 2])
         shutil.copytree(crashed, trial)
-        child(trial, "session-2")
+        live(trial, "session-2")
         for second in passed(trial, "session-2")[number % STRIDE :: STRIDE]:
             pairs += 1
             folder = tmp_path / f"{number}-{pairs}"
@@ -194,3 +149,30 @@ def test_a_second_crash_in_the_recovery_changes_nothing(
             shutil.rmtree(folder)
     assert pairs > 5 * len(named(whole.points))
     print(f"{pairs} pairs of crash points")
+
+
+def test_an_outcome_tells_what_a_death_left_and_repeated(whole: GoodDay) -> None:
+    first, ran, saved = (
+        kill_and_resume(whole, point)
+        for point in (
+            whole.points[0],
+            "lookup_runbook:tool_ran",
+            "lookup_runbook:before_checkpoint",
+        )
+    )
+    assert (first.number, first.version, first.events, first.repeated) == (1, None, 0, ())
+    assert (ran.version, ran.events, ran.effects, ran.repeated) == (1, 2, 0, ("lookup_runbook",))
+    assert (saved.version, saved.events, saved.effects, saved.repeated) == (1, 3, 1, ())
+    assert first.same_end
+    assert ran.same_end
+    assert saved.same_end
+
+
+def test_an_end_that_differs_is_told(whole: GoodDay) -> None:
+    other = replace(whole, rows=whole.rows | {"agent_runs": []})
+    assert not kill_and_resume(other, "finish:begin").same_end
+
+
+def test_a_child_that_does_not_die_where_it_should_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ChildError, match="session-1 was to die at 'nowhere', and did not"):
+        live(tmp_path, "session-1", "nowhere")

@@ -38,10 +38,10 @@ ORDER = [
     *("stores", "stores.sqlite.connection", "stores.sqlite.records", "stores.sqlite.effects"),
     *("stores.sqlite.claims", "stores.sqlite.batches", "stores.sqlite.intents"),
     *("stores.sqlite.outbox", "stores.sqlite.questions", "stores.sqlite", "agent", "crash"),
-    *("payment_service", "payments", "delivery", "workers", "endings", "sweep", "show"),
-    *("powerloss", "trace", "checks", "checks.lesson"),
+    *("payment_service", "payments", "delivery", "workers", "endings", "show"),
+    *("sweep", "powerloss", "trace", "figures", "checks", "checks.lesson"),
 ]
-SHOW_IS_FOR = {"powerloss", "trace", "checks", "checks.lesson"}
+SHOW_IS_FOR = {"sweep", "powerloss", "trace", "figures", "checks", "checks.lesson"}
 
 
 def pinned(name: str) -> str | None:

@@ -1,0 +1,64 @@
+"""The figures of lesson 06: what each death leaves on disk, and what each setting costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from lesson_lib.show import Picture, picture
+from lesson_lib.sweep import Outcome
+
+BLUE, GREEN, ORANGE = "#0072B2", "#009E73", "#D55E00"  # Okabe and Ito
+
+
+def deaths(outcomes: Sequence[Outcome], total: int) -> Picture:
+    """Draw what was on disk at each crash point, and where a tool ran a second time.
+
+    Args:
+        outcomes: In the order of their crash points.
+        total: How many crash points the run has.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    numbers = [outcome.number for outcome in outcomes]
+    for name, colour, style, values in (
+        ("events", BLUE, "-", [outcome.events for outcome in outcomes]),
+        ("version of the checkpoint", GREEN, "--", [outcome.version or 0 for outcome in outcomes]),
+        ("saved tool results", "#000000", ":", [outcome.effects for outcome in outcomes]),
+    ):
+        axes.step(numbers, values, style, where="post", color=colour, linewidth=2, label=name)
+    twice = [outcome for outcome in outcomes if outcome.repeated]
+    axes.scatter(
+        [outcome.number for outcome in twice],
+        [outcome.events for outcome in twice],
+        s=70,
+        c=ORANGE,
+        marker="X",
+        edgecolors="black",
+        label="died here: the tool ran again",
+        zorder=3,
+    )
+    axes.set_xlim(0, total + 1)
+    axes.set_xlabel("crash point, in the order of the run")
+    axes.set_ylabel("found on disk")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    spans = [
+        f"{name} after a death at the points {', '.join(map(str, points))}"
+        for name, points in _points_by_tool(twice).items()
+    ]
+    return picture(
+        figure,
+        f"Steps that only rise, over {total} crash points: on disk are at the end"
+        f" {outcomes[-1].events} events, version {outcomes[-1].version} and"
+        f" {outcomes[-1].effects} saved tool results. A tool ran again: {'; '.join(spans)}.",
+    )
+
+
+def _points_by_tool(outcomes: Sequence[Outcome]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        for tool in outcome.repeated:
+            found.setdefault(tool, []).append(outcome.number)
+    return found

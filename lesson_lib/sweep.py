@@ -1,0 +1,199 @@
+"""Killing the agent at every step of the running code, and what each death leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count, groupby
+from pathlib import Path
+from typing import Any
+
+from lesson_lib import agent, crash
+from lesson_lib.errors import ChildError
+from lesson_lib.json_text import to_json
+from lesson_lib.ledger import Ledger
+from lesson_lib.show import TABLES, rows_on_disk
+from lesson_lib.stores.sqlite.connection import AgentCursor
+
+# Where the system can, each child is forked off a process that has imported the package already.
+CAN_FORK = hasattr(os, "fork")
+processes: Any = multiprocessing.get_context("forkserver" if CAN_FORK else "spawn")
+if CAN_FORK:
+    processes.set_forkserver_preload(["lesson_lib.sweep"])
+
+type Rows = dict[str, list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a death left on disk, what the next session repeated, and whether the end is the same.
+
+    `version` is None where no run is stored yet. `repeated` names the tools that really ran more
+    than once, by the ledger.
+    """
+
+    number: int
+    point: str
+    version: int | None
+    events: int
+    effects: int
+    repeated: tuple[str, ...]
+    same_end: bool
+
+
+@dataclass(frozen=True)
+class GoodDay:
+    """A run that nobody disturbed: where its files are, its crash points, the rows it left."""
+
+    folder: Path
+    points: tuple[str, ...]
+    rows: Rows
+
+
+def session(folder: Path, name: str, die_at: str | None, how: str) -> None:
+    """Be a child: start or resume the run of T104, and go on to the end or to a crash point.
+
+    The package is wrapped from outside, in this process only. A crash point lies before and after
+    each SQL statement and wherever the agent names one. What the store acknowledged is told
+    outside, as a client would remember it.
+
+    Args:
+        folder: Holds the database, the ledger, what was told, and the points of each session.
+        name: The session.
+        die_at: The point to die at; None to live.
+        how: See `crash.die`.
+    """
+    told, numbers, passed = Ledger(folder / "told"), count(1), list[str]()
+
+    def keep_points() -> None:
+        (folder / f"{name}.points").write_text("\n".join(passed), encoding="utf-8")
+
+    def point(label: str) -> None:
+        passed.append(label)
+        if label == die_at:
+            keep_points()
+            crash.die(how)
+
+    def execute(cursor: AgentCursor, sql: str, parameters: Any = (), /) -> AgentCursor:
+        statement = f"{next(numbers)} {' '.join(sql.split()[:3])}"
+        point(f"before {statement}")
+        found = plain_execute(cursor, sql, parameters)
+        point(f"after {statement}")
+        return found
+
+    def run_next_action(*arguments: Any, passing: Callable[[str], None], **options: Any) -> Any:
+        def both(label: str) -> None:
+            passing(label)
+            point(label)
+
+        return plain_run_next_action(*arguments, passing=both, **options)
+
+    def tell(function: str, words: Callable[[Any], str]) -> None:
+        plain = getattr(agent, function)
+
+        def telling(*arguments: Any, **options: Any) -> Any:
+            result = plain(*arguments, **options)
+            told.write(words(result))
+            return result
+
+        setattr(agent, function, telling)
+
+    plain_execute, plain_run_next_action = AgentCursor.execute, agent.run_next_action
+    AgentCursor.execute = execute  # type: ignore[method-assign, assignment]
+    agent.run_next_action = run_next_action  # type: ignore[assignment]
+    tell("start_run", lambda state: f"version {state.version}")
+    tell("save_checkpoint", lambda state: f"version {state.version}")
+    tell("execute_once", lambda got: f"effect {got.idempotency_key} {to_json(got.value)}")
+    tell("resume", lambda state: f"resumed {name} at version {state.version}")
+    with contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(keep_points)
+        at_the_end.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        crash.main([str(folder / "agent.db"), str(folder / "ledger"), "T104", name])
+
+
+def live(folder: Path, name: str, die_at: str | None = None, how: str = "kill") -> list[str]:
+    """Run a session in a child process and return the crash points that it passed.
+
+    Raises:
+        ChildError: The child did not die at `die_at`, or died without being asked to.
+    """
+    folder.mkdir(exist_ok=True)
+    process = processes.Process(target=session, args=(folder, name, die_at, how))
+    process.start()
+    process.join()
+    died = process.exitcode != 0
+    process.close()
+    passed = (folder / f"{name}.points").read_text(encoding="utf-8").splitlines()
+    if died != (die_at is not None) or (died and passed[-1] != die_at):
+        raise ChildError(f"{name} was to {f'die at {die_at!r}' if die_at else 'live'}, and did not")
+    return passed
+
+
+def good_day(folder: Path) -> GoodDay:
+    """Run T104 without a crash, in a child, and return what it passes and what it leaves.
+
+    Args:
+        folder: A new folder for its files.
+    """
+    return GoodDay(folder, tuple(live(folder, "session-1")), rows_left(folder))
+
+
+def kill_and_resume(whole: GoodDay, point: str, *later: str) -> Outcome:
+    """Kill a session at a point, look at the disk, let the next session finish, and compare.
+
+    Args:
+        whole: The run without a crash.
+        point: Where session-1 dies.
+        later: Where session-2, session-3, ... die; the last session lives.
+    """
+    folder = whole.folder.with_name("killed")
+    shutil.rmtree(folder, ignore_errors=True)
+    for number, die_at in enumerate((point, *later, None), start=1):
+        live(folder, f"session-{number}", die_at)
+        if number == 1:
+            left = rows_left(folder)
+    calls, end = Ledger(folder / "ledger").lines(), rows_left(folder)
+    return Outcome(
+        number=whole.points.index(point) + 1,
+        point=point,
+        version=left["agent_runs"][0][5] if left["agent_runs"] else None,
+        events=len(left["agent_events"]),
+        effects=len(left["tool_effects"]),
+        repeated=tuple(sorted({key.split(":")[1] for key in calls if calls.count(key) > 1})),
+        same_end=all(end[name] == whole.rows[name] for name in ("agent_runs", "tool_effects")),
+    )
+
+
+def rows_left(folder: Path) -> Rows:
+    """Return the rows that a new process finds, none where there is no table yet."""
+    try:
+        return rows_on_disk(folder / "agent.db")
+    except sqlite3.OperationalError:
+        return {name: [] for name in TABLES}
+
+
+def stretches(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return one row for each stretch of crash points that left and repeated the same.
+
+    Args:
+        outcomes: In the order of their crash points.
+    """
+    alike = groupby(outcomes, lambda o: (o.version, o.events, o.effects, o.repeated, o.same_end))
+    return [
+        {
+            "from": first.number,
+            "to": last.number,
+            "version": first.version,
+            "events": first.events,
+            "saved results": first.effects,
+            "repeated": ", ".join(first.repeated) or "nothing",
+            "same end": first.same_end,
+        }
+        for first, *_, last in ([*group] * 2 for _, group in alike)
+    ]
