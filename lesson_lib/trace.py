@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -21,6 +21,7 @@ KINDS = {
     "run_resumed": ("#009E73", "^"),
     "tool_reused": ("#CC79A7", "X"),
 }
+OTHER_COLOUR, OTHER_MARKERS = "#F0E442", "vP*hp<>d"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ def timeline(events: Sequence[Event]) -> Picture:
     restarts = [b.sequence for a, b in pairwise(events) if a.session != b.session]
     figure = Figure(figsize=(9, 1.9 + 0.6 * len(sessions)), layout="constrained")
     axes = figure.add_subplot()
-    for kind, (colour, marker) in KINDS.items():
+    others = dict.fromkeys(e.event_type for e in events if e.event_type not in KINDS)
+    extra = {kind: (OTHER_COLOUR, m) for kind, m in zip(others, cycle(OTHER_MARKERS), strict=False)}
+    for kind, (colour, marker) in (KINDS | extra).items():
         chosen = [event for event in events if event.event_type == kind]
         axes.scatter(
             [event.sequence for event in chosen],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -104,6 +105,23 @@ def test_the_legend_names_every_kind() -> None:
     svg = timeline(TWO_SESSIONS).svg
     for kind in KINDS:
         assert f"<!-- {kind} -->".encode() in svg
+
+
+def test_a_kind_of_a_later_lesson_has_a_marker_of_its_own() -> None:
+    others = [
+        replace(TWO_SESSIONS[0], sequence=n, event_type=f"of_lesson_{n:02}") for n in range(1, 4)
+    ]
+    svg = timeline(others).svg
+    root = ET.fromstring(svg)
+    shapes = {
+        path.get("d")
+        for group in root.iter(f"{SVG}g")
+        if group.get("id", "").startswith("PathCollection")
+        for path in group.iter(f"{SVG}path")
+    }
+    assert len(shapes) >= len(others)
+    for event in others:
+        assert f"<!-- {event.event_type} -->".encode() in svg
 
 
 def test_the_same_events_make_the_same_bytes() -> None:
