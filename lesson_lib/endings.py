@@ -13,10 +13,11 @@ from contextlib import closing
 from pathlib import Path
 
 from lesson_lib.agent import resume_or_start, run_next_action
-from lesson_lib.crash import die, run_child
+from lesson_lib.crash import die, run_agent_in_child, run_child
 from lesson_lib.errors import ChildError, LessonError
 from lesson_lib.ledger import Ledger
 from lesson_lib.model import RunState
+from lesson_lib.show import rows_on_disk
 from lesson_lib.stores.sqlite import AgentConnection, connect, create_schema, record_event
 from lesson_lib.tickets import Tools, find_ticket, read_runbooks, read_tickets
 
@@ -104,6 +105,27 @@ def end_session_in_child(
         if reason not in ("KeyboardInterrupt", "MemoryError"):
             raise
         return f"stopped by {reason}"
+
+
+def try_way(folder: Path, way: str) -> dict[str, object]:
+    """End a session after a tool ran and before its result is saved; let the next one finish.
+
+    Args:
+        folder: Where a folder for its files is made.
+        way: One of `WAYS`.
+
+    Returns:
+        How the process ended, the last event it left, and the look-ups in the ledger at the end.
+    """
+    folder = folder / way.replace(" ", "-")
+    folder.mkdir()
+    database, ledger = folder / "agent.db", folder / "ledger.txt"
+    point = "lookup_runbook:tool_ran"
+    ended = end_session_in_child(database, ledger, "session-1", way=way, point=point)
+    last_event = rows_on_disk(database)["agent_events"][-1][3]
+    run_agent_in_child(database, ledger, "T104", "session-2")
+    calls = Ledger(ledger).count("run-T104:lookup_runbook")
+    return {"way": way, "the process": ended, "last event": last_event, "calls": calls}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from lesson_lib.powerloss import Survey
 from lesson_lib.show import Picture, picture
 from lesson_lib.sweep import Outcome
 
-BLUE, GREEN, ORANGE = "#0072B2", "#009E73", "#D55E00"  # Okabe and Ito
+BLUE, GREEN, VERMILION = "#0072B2", "#009E73", "#D55E00"  # Okabe and Ito
 
 
 def deaths(outcomes: Sequence[Outcome], total: int) -> Picture:
@@ -33,7 +34,7 @@ def deaths(outcomes: Sequence[Outcome], total: int) -> Picture:
         [outcome.number for outcome in twice],
         [outcome.events for outcome in twice],
         s=70,
-        c=ORANGE,
+        c=VERMILION,
         marker="X",
         edgecolors="black",
         label="died here: the tool ran again",
@@ -54,6 +55,59 @@ def deaths(outcomes: Sequence[Outcome], total: int) -> Picture:
         f" {outcomes[-1].events} events, version {outcomes[-1].version} and"
         f" {outcomes[-1].effects} saved tool results. A tool ran again: {'; '.join(spans)}.",
     )
+
+
+VERDICTS = {
+    "corrupts": (VERMILION, "xx"),
+    "loses what it acknowledged": ("#E69F00", "//"),
+    "loses nothing": (BLUE, ""),
+}
+
+
+def price_of_safety(surveys: Sequence[Survey], costs: Mapping[tuple[str, str], float]) -> Picture:
+    """Draw the time of a checkpoint under each setting, with what a power cut may take.
+
+    Args:
+        surveys: What a power cut may take, for each setting.
+        costs: The time of a checkpoint, as a multiple of that under WAL and FULL.
+    """
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.add_subplot()
+    rows = sorted(surveys, key=lambda s: costs[s.journal_mode, s.synchronous], reverse=True)
+    for verdict, (colour, hatch) in VERDICTS.items():
+        chosen = [n for n, survey in enumerate(rows) if survey.verdict == verdict]
+        axes.barh(
+            chosen,
+            [costs[rows[n].journal_mode, rows[n].synchronous] for n in chosen],
+            color=colour,
+            hatch=hatch,
+            edgecolor="black",
+            label=verdict,
+        )
+    for n, survey in enumerate(rows):
+        cost = costs[survey.journal_mode, survey.synchronous]
+        axes.annotate(
+            _syncs(survey),
+            (cost, n),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
+    axes.set_yticks(range(len(rows)), [f"{s.journal_mode} {s.synchronous}" for s in rows])
+    axes.set_xlabel("time of a checkpoint, as a multiple of WAL FULL")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(title="a power cut", frameon=False, loc="upper right", alignment="left")
+    words = [
+        f"{s.journal_mode} {s.synchronous} {costs[s.journal_mode, s.synchronous]:g} times,"
+        f" {_syncs(s)}, a power cut {s.verdict}"
+        for s in reversed(rows)
+    ]
+    return picture(figure, f"Time of a checkpoint against WAL FULL: {'; '.join(words)}.")
+
+
+def _syncs(survey: Survey) -> str:
+    return f"{survey.fsyncs} sync{'' if survey.fsyncs == 1 else 's'}"
 
 
 def _points_by_tool(outcomes: Sequence[Outcome]) -> dict[str, list[int]]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
-import multiprocessing
+import json
 import os
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any
@@ -21,12 +27,6 @@ from lesson_lib.ledger import Ledger
 from lesson_lib.show import TABLES, rows_on_disk
 from lesson_lib.stores.sqlite.connection import AgentCursor
 
-# Where the system can, each child is forked off a process that has imported the package already.
-CAN_FORK = hasattr(os, "fork")
-processes: Any = multiprocessing.get_context("forkserver" if CAN_FORK else "spawn")
-if CAN_FORK:
-    processes.set_forkserver_preload(["lesson_lib.sweep"])
-
 type Rows = dict[str, list[tuple[Any, ...]]]
 
 
@@ -35,7 +35,7 @@ class Outcome:
     """What a death left on disk, what the next session repeated, and whether the end is the same.
 
     `version` is None where no run is stored yet. `repeated` names the tools that really ran more
-    than once, by the ledger.
+    than once, by the ledger. `recovery` holds the crash points that the last session passed.
     """
 
     number: int
@@ -45,6 +45,7 @@ class Outcome:
     effects: int
     repeated: tuple[str, ...]
     same_end: bool
+    recovery: tuple[str, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -124,15 +125,66 @@ def live(folder: Path, name: str, die_at: str | None = None, how: str = "kill") 
         ChildError: The child did not die at `die_at`, or died without being asked to.
     """
     folder.mkdir(exist_ok=True)
-    process = processes.Process(target=session, args=(folder, name, die_at, how))
-    process.start()
-    process.join()
-    died = process.exitcode != 0
-    process.close()
-    passed = (folder / f"{name}.points").read_text(encoding="utf-8").splitlines()
-    if died != (die_at is not None) or (died and passed[-1] != die_at):
+    nursery = _nursery()
+    assert nursery.stdin
+    assert nursery.stdout
+    try:
+        nursery.stdin.write(json.dumps([str(folder), name, die_at, how]) + "\n")
+        nursery.stdin.flush()
+        died = nursery.stdout.readline() != "0\n"
+    except (
+        BaseException
+    ):  # an interrupt: the answer that comes later must not be taken for the next
+        _end(nursery)
+        _nursery.cache_clear()
+        raise
+    file = folder / f"{name}.points"
+    passed = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    if died != (die_at is not None) or (died and passed[-1:] != [die_at]):
         raise ChildError(f"{name} was to {f'die at {die_at!r}' if die_at else 'live'}, and did not")
     return passed
+
+
+@cache
+def _nursery() -> subprocess.Popen[str]:
+    """Start the process that has imported the package already and has a child for each session."""
+    nursery = subprocess.Popen(
+        [sys.executable, "-P", "-m", "lesson_lib.sweep"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    atexit.register(_end, nursery)  # it ends too when this process is killed and its input with it
+    return nursery
+
+
+def _end(nursery: subprocess.Popen[str]) -> None:
+    with nursery:
+        nursery.kill()
+
+
+def main() -> None:
+    """Be the nursery: read one session after the other, and answer each with its exit status."""
+    if sys.argv[1:]:
+        folder, *others = json.loads(sys.argv[1])
+        session(Path(folder), *others)
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the nursery
+    for line in sys.stdin:
+        if not hasattr(os, "fork"):
+            command = [sys.executable, "-P", "-m", "lesson_lib.sweep", line]
+            status = subprocess.run(command, check=False).returncode
+        elif (child := os.fork()) == 0:
+            try:
+                folder, *others = json.loads(line)
+                session(Path(folder), *others)
+                os._exit(0)
+            except BaseException:  # noqa: BLE001  (the child says why, and ends)
+                traceback.print_exc()
+                os._exit(1)
+        else:
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(status, flush=True)
 
 
 def good_day(folder: Path) -> GoodDay:
@@ -155,7 +207,7 @@ def kill_and_resume(whole: GoodDay, point: str, *later: str) -> Outcome:
     folder = whole.folder.with_name("killed")
     shutil.rmtree(folder, ignore_errors=True)
     for number, die_at in enumerate((point, *later, None), start=1):
-        live(folder, f"session-{number}", die_at)
+        recovery = live(folder, f"session-{number}", die_at)
         if number == 1:
             left = rows_left(folder)
     calls, end = Ledger(folder / "ledger").lines(), rows_left(folder)
@@ -167,6 +219,7 @@ def kill_and_resume(whole: GoodDay, point: str, *later: str) -> Outcome:
         effects=len(left["tool_effects"]),
         repeated=tuple(sorted({key.split(":")[1] for key in calls if calls.count(key) > 1})),
         same_end=all(end[name] == whole.rows[name] for name in ("agent_runs", "tool_effects")),
+        recovery=tuple(recovery),
     )
 
 
@@ -176,6 +229,20 @@ def rows_left(folder: Path) -> Rows:
         return rows_on_disk(folder / "agent.db")
     except sqlite3.OperationalError:
         return {name: [] for name in TABLES}
+
+
+def kill_everywhere(whole: GoodDay, every: int = 1) -> list[Outcome]:
+    """Kill a session at each crash point, and return what each death left and repeated.
+
+    Args:
+        whole: The run without a crash.
+        every: Of the points that have no name and are at no COMMIT, take each so-many-th only.
+    """
+    return [
+        kill_and_resume(whole, point)
+        for number, point in enumerate(whole.points)
+        if number % every == 0 or "COMMIT" in point or ":" in point
+    ]
 
 
 def stretches(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
@@ -197,3 +264,7 @@ def stretches(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         }
         for first, *_, last in ([*group] * 2 for _, group in alike)
     ]
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lesson_lib import agent
+from lesson_lib import agent, sweep
 from lesson_lib.errors import ChildError
 from lesson_lib.json_text import from_json
 from lesson_lib.ledger import Ledger
@@ -176,3 +176,18 @@ def test_an_end_that_differs_is_told(whole: GoodDay) -> None:
 def test_a_child_that_does_not_die_where_it_should_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ChildError, match="session-1 was to die at 'nowhere', and did not"):
         live(tmp_path, "session-1", "nowhere")
+
+
+def test_an_interrupted_session_does_not_answer_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live(tmp_path / "first", "session-1")
+
+    def interrupted(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep._nursery().stdout, "readline", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            live(tmp_path / "second", "session-1", "finish:begin")
+    assert live(tmp_path / "third", "session-1")[-1] == "finish:checkpoint_saved"

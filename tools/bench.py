@@ -1,93 +1,78 @@
-"""Measure what durability costs: checkpoints per second, as ratios side by side in one run."""
+"""Measure what durability costs, as ratios side by side; `--record` keeps them for the lessons."""
 
 from __future__ import annotations
 
+import argparse
+import csv
 import sqlite3
 import statistics
-import sys
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lesson_lib.stores.sqlite import (
-    AgentConnection,
-    connect,
-    create_schema,
-    save_checkpoint,
-    start_run,
-)
+from lesson_lib.costs import DEFAULT, relative_costs, seconds_per_checkpoint
+from lesson_lib.stores.sqlite import AgentConnection, connect, create_schema
+from lesson_lib.tickets import DATA
 
 CHECKPOINTS = 100
 ROUNDS = 7
 
 
-def checkpoints(connection: AgentConnection) -> float:
-    """Return the seconds that `save_checkpoint` needs for one checkpoint."""
-    state = start_run(
-        connection,
-        run_id=f"run-{time.monotonic_ns()}",
-        ticket_id="T104",
-        session="session-1",
-        first_action="a",
-        context={},
-    )
+def seconds_of_plain_writes(connection: AgentConnection) -> float:
+    """Return the seconds of a checkpoint's two writes without any check, as plain SQL."""
     begin = time.perf_counter()
     for number in range(CHECKPOINTS):
-        state = save_checkpoint(
-            connection,
-            state,
-            session="session-1",
-            action="a",
-            next_action="a",
-            context={"number": number},
-        )
+        for sql, *values in (
+            ("BEGIN IMMEDIATE",),
+            (
+                "INSERT INTO agent_runs VALUES (?, 'T104', 'running', 'a', ?, 0)",
+                f"plain-{number}",
+                f'{{"number": {number}}}',
+            ),
+            (
+                "INSERT INTO agent_events VALUES (?, 1, 's', 'e', 'a', '{}', '2026-01-01TZ')",
+                f"plain-{number}",
+            ),
+            ("COMMIT",),
+        ):
+            sqlite3.Connection.execute(connection, sql, values)
     return (time.perf_counter() - begin) / CHECKPOINTS
 
 
-def plain_writes(connection: AgentConnection) -> float:
-    """Return the seconds of the same two writes without any check, as plain SQL."""
-    begin = time.perf_counter()
-    for number in range(CHECKPOINTS):
-        plain = f"plain-{time.monotonic_ns()}"
-        sqlite3.Connection.execute(connection, "BEGIN IMMEDIATE")
-        sqlite3.Connection.execute(
-            connection,
-            "INSERT INTO agent_runs VALUES (?, 'T104', 'running', 'a', ?, 0)",
-            (plain, f'{{"number": {number}}}'),
-        )
-        sqlite3.Connection.execute(
-            connection,
-            "INSERT INTO agent_events VALUES (?, 1, 's', 'e', 'a', '{}', '2026-01-05T08:00:00Z')",
-            (plain,),
-        )
-        sqlite3.Connection.execute(connection, "COMMIT")
-    return (time.perf_counter() - begin) / CHECKPOINTS
+def price_of_the_checks(folder: Path) -> float:
+    """Return the time of `save_checkpoint` as a multiple of plain SQL's for the same writes."""
+    ratios = []
+    for number in range(ROUNDS):
+        with closing(connect(folder / f"plain-{number}.db")) as connection:
+            create_schema(connection)
+            checked = seconds_per_checkpoint(connection, CHECKPOINTS)
+            ratios.append(checked / seconds_of_plain_writes(connection))
+    return statistics.median(ratios)
+
+
+def durability(folder: Path, record: bool) -> None:
+    """Print the time of a checkpoint under each setting, as a multiple of the package's own."""
+    costs = relative_costs(folder, checkpoints=CHECKPOINTS, rounds=ROUNDS)
+    for (journal_mode, synchronous), ratio in costs.items():
+        print(f"{journal_mode:<7}{synchronous:<7}{ratio:6.2f} x the time under {' '.join(DEFAULT)}")
+    if record:
+        with (DATA / "durability_costs.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["journal_mode", "synchronous", "relative_time"])
+            writer.writerows([*setting, f"{ratio:.2f}"] for setting, ratio in costs.items())
 
 
 def main() -> None:
-    """Print each way's cost as a multiple of the package's default, WAL with synchronous FULL."""
-    ways: dict[str, tuple[str, Callable[[AgentConnection], float]]] = {
-        "save_checkpoint, WAL FULL (the default)": ("", checkpoints),
-        "plain SQL, WAL FULL": ("", plain_writes),
-        "save_checkpoint, WAL NORMAL": ("PRAGMA synchronous = NORMAL", checkpoints),
-        "save_checkpoint, DELETE FULL": ("PRAGMA journal_mode = DELETE", checkpoints),
-    }
-    ratios: dict[str, list[float]] = {name: [] for name in ways}
-    with TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
-        for number in range(ROUNDS):
-            default = 0.0
-            for name, (pragma, measure) in ways.items():
-                with closing(connect(Path(folder, f"{len(name)}-{number}.db"))) as connection:
-                    create_schema(connection)
-                    if pragma:
-                        connection.execute(pragma).fetchall()
-                    seconds = measure(connection)
-                default = default or seconds
-                ratios[name].append(seconds / default)
-    for name, values in ratios.items():
-        print(f"{name:<42}{statistics.median(values):6.2f} x the time of the default")
+    """Measure, print, and keep the figures on demand."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", help="where to measure; a temporary folder if none")
+    parser.add_argument("--record", action="store_true", help="write the figures to data/")
+    options = parser.parse_args()
+    with TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        durability(folder, options.record)
+        print(f"save_checkpoint takes {price_of_the_checks(folder):.2f} x the time of plain SQL")
 
 
 if __name__ == "__main__":

@@ -273,7 +273,8 @@ def _refuse_before_opening(path: Path) -> None:
         raise ForeignFileError(f"{path} is not an SQLite database: choose another file name")
     uri = f"file:{quote(path.as_posix())}?mode=ro&immutable=1"
     look = sqlite3.connect(uri, uri=True, autocommit=True)
-    with contextlib.closing(look):
+    # What this look cannot read may be whole together with the journal it passes by.
+    with contextlib.closing(look), contextlib.suppress(sqlite3.DatabaseError):
         _is_claimed(look, path)
 
 

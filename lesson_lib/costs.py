@@ -1,0 +1,84 @@
+"""What durability costs: the time of a checkpoint under each setting, as ratios side by side."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import time
+from contextlib import closing
+from pathlib import Path
+
+from lesson_lib.stores.sqlite import (
+    AgentConnection,
+    connect,
+    create_schema,
+    save_checkpoint,
+    start_run,
+)
+from lesson_lib.tickets import DATA
+
+type Setting = tuple[str, str]
+
+DEFAULT: Setting = ("WAL", "FULL")
+SETTINGS: tuple[Setting, ...] = (
+    *(("DELETE", level) for level in ("OFF", "NORMAL", "FULL", "EXTRA")),
+    *(("WAL", level) for level in ("OFF", "NORMAL", "FULL", "EXTRA")),
+)
+
+
+def relative_costs(folder: Path, *, checkpoints: int = 40, rounds: int = 5) -> dict[Setting, float]:
+    """Return the time of a checkpoint under each setting as a multiple of `DEFAULT`'s.
+
+    Each round measures all settings one after the other, so a machine that is busy for a while
+    slows them all; the median of the rounds' ratios is returned.
+
+    Args:
+        folder: An empty folder on the disk that is to be measured.
+        checkpoints: How many checkpoints to save for one measurement.
+        rounds: How many times to measure.
+    """
+    ratios: dict[Setting, list[float]] = {setting: [] for setting in SETTINGS}
+    for number in range(rounds):
+        seconds = {}
+        for journal_mode, synchronous in SETTINGS:
+            database = folder / f"{journal_mode}-{synchronous}-{number}.db"
+            with closing(connect(database)) as connection:
+                create_schema(connection)
+                connection.execute(f"PRAGMA journal_mode = {journal_mode}").fetchall()
+                connection.execute(f"PRAGMA synchronous = {synchronous}")
+                seconds[journal_mode, synchronous] = seconds_per_checkpoint(connection, checkpoints)
+        for setting in SETTINGS:
+            ratios[setting].append(seconds[setting] / seconds[DEFAULT])
+    return {setting: statistics.median(found) for setting, found in ratios.items()}
+
+
+def read_costs(path: Path = DATA / "durability_costs.csv") -> dict[Setting, float]:
+    """Read what `make bench` measured on one machine: like `relative_costs`."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return {
+            (row["journal_mode"], row["synchronous"]): float(row["relative_time"])
+            for row in csv.DictReader(file)
+        }
+
+
+def seconds_per_checkpoint(connection: AgentConnection, checkpoints: int) -> float:
+    """Start a run and return the mean time of its first checkpoints, in seconds."""
+    state = start_run(
+        connection,
+        run_id="run-T104",
+        ticket_id="T104",
+        session="session-1",
+        first_action="a",
+        context={},
+    )
+    begin = time.perf_counter()
+    for number in range(checkpoints):
+        state = save_checkpoint(
+            connection,
+            state,
+            session="session-1",
+            action="a",
+            next_action="a",
+            context={"number": number},
+        )
+    return (time.perf_counter() - begin) / checkpoints
