@@ -7,7 +7,9 @@ import statistics
 import time
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from lesson_lib.powerloss import SETTINGS
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     connect,
@@ -17,32 +19,30 @@ from lesson_lib.stores.sqlite import (
 )
 from lesson_lib.tickets import DATA
 
-type Setting = tuple[str, str]
-
-DEFAULT: Setting = ("WAL", "FULL")
-SETTINGS: tuple[Setting, ...] = (
-    *(("DELETE", level) for level in ("OFF", "NORMAL", "FULL", "EXTRA")),
-    *(("WAL", level) for level in ("OFF", "NORMAL", "FULL", "EXTRA")),
-)
+DEFAULT = ("WAL", "FULL")
 
 
-def relative_costs(folder: Path, *, checkpoints: int = 40, rounds: int = 5) -> dict[Setting, float]:
+def relative_costs(
+    folder: Path, *, checkpoints: int = 40, rounds: int = 5
+) -> dict[tuple[str, str], float]:
     """Return the time of a checkpoint under each setting as a multiple of `DEFAULT`'s.
 
     Each round measures all settings one after the other, so a machine that is busy for a while
     slows them all; the median of the rounds' ratios is returned.
 
     Args:
-        folder: An empty folder on the disk that is to be measured.
+        folder: A folder on the disk that is to be measured. What is written there goes again.
         checkpoints: How many checkpoints to save for one measurement.
         rounds: How many times to measure.
     """
-    ratios: dict[Setting, list[float]] = {setting: [] for setting in SETTINGS}
-    for number in range(rounds):
+    ratios: dict[tuple[str, str], list[float]] = {setting: [] for setting in SETTINGS}
+    for _ in range(rounds):
         seconds = {}
         for journal_mode, synchronous in SETTINGS:
-            database = folder / f"{journal_mode}-{synchronous}-{number}.db"
-            with closing(connect(database)) as connection:
+            with (
+                TemporaryDirectory(dir=folder) as scratch,
+                closing(connect(Path(scratch, "agent.db"))) as connection,
+            ):
                 create_schema(connection)
                 connection.execute(f"PRAGMA journal_mode = {journal_mode}").fetchall()
                 connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -52,7 +52,7 @@ def relative_costs(folder: Path, *, checkpoints: int = 40, rounds: int = 5) -> d
     return {setting: statistics.median(found) for setting, found in ratios.items()}
 
 
-def read_costs(path: Path = DATA / "durability_costs.csv") -> dict[Setting, float]:
+def read_costs(path: Path = DATA / "durability_costs.csv") -> dict[tuple[str, str], float]:
     """Read what `make bench` measured on one machine: like `relative_costs`."""
     with path.open(encoding="utf-8", newline="") as file:
         return {

@@ -101,7 +101,7 @@ def run_child(arguments: Sequence[str]) -> ChildEnd:
         capture_output=True,
         encoding="utf-8",
         stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+        env=os.environ | {"PYTHONIOENCODING": "utf-8", "PYTHON_COLORS": "0"},
     )
     if child.returncode == 0:
         return ChildEnd("finished", child.stdout)

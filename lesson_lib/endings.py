@@ -27,7 +27,7 @@ WAYS: dict[str, Callable[[], object]] = {
     "kill": lambda: die("kill"),
     "SIGTERM": lambda: signal.raise_signal(signal.SIGTERM),
     "Ctrl-C": lambda: signal.raise_signal(signal.SIGINT),
-    "out of memory": lambda: bytearray(sys.maxsize),
+    "out of memory": lambda: bytearray(2**62),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
@@ -23,9 +24,10 @@ def deaths(outcomes: Sequence[Outcome], total: int) -> Picture:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.add_subplot()
     numbers = [outcome.number for outcome in outcomes]
+    versions = [math.nan if o.version is None else o.version for o in outcomes]
     for name, colour, style, values in (
         ("events", BLUE, "-", [outcome.events for outcome in outcomes]),
-        ("version of the checkpoint", GREEN, "--", [outcome.version or 0 for outcome in outcomes]),
+        ("version of the checkpoint", GREEN, "--", versions),
         ("saved tool results", "#000000", ":", [outcome.effects for outcome in outcomes]),
     ):
         axes.step(numbers, values, style, where="post", color=colour, linewidth=2, label=name)

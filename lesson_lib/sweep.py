@@ -61,7 +61,7 @@ def session(folder: Path, name: str, die_at: str | None, how: str) -> None:
     """Be a child: start or resume the run of T104, and go on to the end or to a crash point.
 
     The package is wrapped from outside, in this process only. A crash point lies before and after
-    each SQL statement and wherever the agent names one. What the store acknowledged is told
+    each SQL statement that is executed, and wherever the agent names one. What the store acknowledged is told
     outside, as a client would remember it.
 
     Args:
@@ -131,17 +131,22 @@ def live(folder: Path, name: str, die_at: str | None = None, how: str = "kill") 
     try:
         nursery.stdin.write(json.dumps([str(folder), name, die_at, how]) + "\n")
         nursery.stdin.flush()
-        died = nursery.stdout.readline() != "0\n"
+        answer = nursery.stdout.readline()
+        if not answer:
+            raise ChildError("the process that starts the sessions has died: try again")
     except (
         BaseException
     ):  # an interrupt: the answer that comes later must not be taken for the next
-        _end(nursery)
         _nursery.cache_clear()
+        _end(nursery)
         raise
+    died = answer != "0\n"
     file = folder / f"{name}.points"
     passed = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if died != (die_at is not None) or (died and passed[-1:] != [die_at]):
-        raise ChildError(f"{name} was to {f'die at {die_at!r}' if die_at else 'live'}, and did not")
+        raise ChildError(
+            f"{name} was to {'live' if die_at is None else f'die at {die_at!r}'}, and did not"
+        )
     return passed
 
 
@@ -159,8 +164,9 @@ def _nursery() -> subprocess.Popen[str]:
 
 
 def _end(nursery: subprocess.Popen[str]) -> None:
-    with nursery:
-        nursery.kill()
+    # Not killed: a session that lives on would write into the files of the next one.
+    with contextlib.suppress(BrokenPipeError):
+        nursery.communicate()
 
 
 def main() -> None:
@@ -191,8 +197,9 @@ def good_day(folder: Path) -> GoodDay:
     """Run T104 without a crash, in a child, and return what it passes and what it leaves.
 
     Args:
-        folder: A new folder for its files.
+        folder: For its files; what is in it goes.
     """
+    _empty(folder)
     return GoodDay(folder, tuple(live(folder, "session-1")), rows_left(folder))
 
 
@@ -202,10 +209,16 @@ def kill_and_resume(whole: GoodDay, point: str, *later: str) -> Outcome:
     Args:
         whole: The run without a crash.
         point: Where session-1 dies.
-        later: Where session-2, session-3, ... die; the last session lives.
+        later: Where session-2, session-3, ... die; the last session lives. The files of all are
+            left in the folder `killed` beside that of the run without a crash.
+
+    Raises:
+        ChildError: A session did not come to its point, or the last one could not finish the run.
     """
+    if point not in whole.points:
+        raise ChildError(f"no run comes to {point!r}: choose one of the good day's points")
     folder = whole.folder.with_name("killed")
-    shutil.rmtree(folder, ignore_errors=True)
+    _empty(folder)
     for number, die_at in enumerate((point, *later, None), start=1):
         recovery = live(folder, f"session-{number}", die_at)
         if number == 1:
@@ -227,8 +240,15 @@ def rows_left(folder: Path) -> Rows:
     """Return the rows that a new process finds, none where there is no table yet."""
     try:
         return rows_on_disk(folder / "agent.db")
-    except sqlite3.OperationalError:
+    except sqlite3.OperationalError as error:
+        if str(error) != f"no such table: {TABLES[0]}":
+            raise
         return {name: [] for name in TABLES}
+
+
+def _empty(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def kill_everywhere(whole: GoodDay, every: int = 1) -> list[Outcome]:
@@ -252,17 +272,18 @@ def stretches(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         outcomes: In the order of their crash points.
     """
     alike = groupby(outcomes, lambda o: (o.version, o.events, o.effects, o.repeated, o.same_end))
+    groups = [list(group) for _, group in alike]
     return [
         {
-            "from": first.number,
-            "to": last.number,
-            "version": first.version,
-            "events": first.events,
-            "saved results": first.effects,
-            "repeated": ", ".join(first.repeated) or "nothing",
-            "same end": first.same_end,
+            "from": group[0].number,
+            "to": group[-1].number,
+            "version": group[0].version,
+            "events": group[0].events,
+            "saved results": group[0].effects,
+            "repeated": ", ".join(group[0].repeated) or "nothing",
+            "same end": group[0].same_end,
         }
-        for first, *_, last in ([*group] * 2 for _, group in alike)
+        for group in groups
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lesson_lib import agent, sweep
+from lesson_lib.crash import run_python
 from lesson_lib.errors import ChildError
 from lesson_lib.json_text import from_json
 from lesson_lib.ledger import Ledger
@@ -30,6 +32,11 @@ STRIDE = 11  # of the second crashes: each first crash begins at another one
 def whole(tmp_path_factory: pytest.TempPathFactory) -> GoodDay:
     day = good_day(tmp_path_factory.mktemp("whole"))
     assert check(day.folder) == day.rows
+    told = Ledger(day.folder / "told").lines()
+    versions = [f"version {version}" for version in range(5)]
+    assert [line for line in told if line.startswith("version")] == versions
+    effects = [line for line in told if line.startswith("effect")]
+    assert [line.split(" ")[1] for line in effects] == list(KEYS)
     return day
 
 
@@ -166,6 +173,64 @@ def test_an_outcome_tells_what_a_death_left_and_repeated(whole: GoodDay) -> None
     assert first.same_end
     assert ran.same_end
     assert saved.same_end
+
+
+def test_later_deaths_are_deaths_in_the_recovery(whole: GoodDay) -> None:
+    ran, saved = "lookup_runbook:tool_ran", "lookup_runbook:checkpoint_saved"
+    outcome = kill_and_resume(whole, ran, ran, saved)
+    assert Ledger(whole.folder.with_name("killed") / "ledger").count(KEYS[0]) == 3
+    assert outcome.recovery[-1] == "finish:checkpoint_saved"
+    assert "draft_reply:begin" in outcome.recovery
+    assert ran not in outcome.recovery
+    with pytest.raises(ChildError, match="no run comes to 'nowhere'"):
+        kill_and_resume(whole, "nowhere")
+
+
+def test_neighbours_that_left_the_same_are_one_stretch(whole: GoodDay) -> None:
+    first, second, other = (
+        kill_and_resume(whole, f"classify_priority:{place}")
+        for place in ("begin", "before_checkpoint", "checkpoint_saved")
+    )
+    rows = sweep.stretches([first, second, other])
+    assert [(row["from"], row["to"]) for row in rows] == [
+        (first.number, second.number),
+        (other.number, other.number),
+    ]
+    assert [(row["version"], row["repeated"]) for row in rows] == [(0, "nothing"), (1, "nothing")]
+
+
+def test_a_nursery_that_died_is_one_error_and_no_more(tmp_path: Path) -> None:
+    live(tmp_path / "first", "session-1")
+    sweep._nursery().kill()
+    sweep._nursery().wait()
+    with pytest.raises((ChildError, BrokenPipeError)):
+        live(tmp_path / "second", "session-1")
+    assert live(tmp_path / "third", "session-1")[-1] == "finish:checkpoint_saved"
+
+
+NO_FORK = """
+import io, json, os, sys
+from lesson_lib import sweep
+del os.fork
+folder = sys.argv.pop()
+sys.stdin = io.StringIO(json.dumps([folder, "session-1", "finish:begin", "kill"]))
+sweep.main()
+"""
+
+
+def test_a_system_without_fork_starts_a_process_for_each_session(tmp_path: Path) -> None:
+    assert run_python(NO_FORK, tmp_path).printed.strip() in ("-9", "15")
+    assert passed(tmp_path, "session-1")[-1] == "finish:begin"
+
+
+def test_what_an_interrupt_leaves_behind_is_over_before_the_next_session(tmp_path: Path) -> None:
+    live(tmp_path, "session-1")
+    nursery = sweep._nursery()
+    assert nursery.stdin
+    nursery.stdin.write(json.dumps([str(tmp_path), "session-2", None, "exit"]) + "\n")
+    sweep._nursery.cache_clear()
+    sweep._end(nursery)
+    assert (tmp_path / "session-2.points").exists()
 
 
 def test_an_end_that_differs_is_told(whole: GoodDay) -> None:

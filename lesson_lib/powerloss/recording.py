@@ -98,14 +98,14 @@ def record(journal_mode: str, synchronous: str) -> Recording:
     if (journal_mode, synchronous) not in SETTINGS:
         raise ValueError(f"{journal_mode}, {synchronous} is no known setting: see SETTINGS")
     wanted = {"journal_mode": journal_mode, "synchronous": synchronous}
-    disk = _Disk()
+    steps, disk = _steps(), _Disk()
     try:
         with (
             tempfile.TemporaryDirectory(dir=MEMORY) as folder,
             closing(apsw.Connection(str(Path(folder, DATABASE)), vfs=disk.name)) as connection,
         ):
             connection.pragma("page_size", 4096)
-            for step in _steps():
+            for step in steps:
                 if isinstance(step, Operation):
                     disk.log.append(step)
                 else:

@@ -6,6 +6,10 @@ points = ["draft_reply:tool_ran", "draft_reply:tool_ran", "draft_reply:tool_ran"
 points = ["lookup_runbook:tool_ran", "draft_reply:tool_ran", "draft_reply:tool_ran"]
 # %% exercise-1 wrong: session-2 never comes there
 points = ["draft_reply:tool_ran", "classify_priority:begin", "draft_reply:tool_ran"]
+# %% exercise-1 wrong: a point without a name
+points = ["before 37 COMMIT", "draft_reply:tool_ran", "draft_reply:tool_ran"]
+# %% exercise-2 wrong: a journal deleted before it is written
+order = ["B", "F", "C", "E", "D", "A"]
 # %% exercise-2 wrong: a letter is missing
 order = ["C", "E", "D", "A", "B"]
 # %% exercise-2 wrong: the page first
@@ -32,3 +36,8 @@ def choose(rows, may_lose):
     for row in rows:
         if not row["corrupts"] and row["most lost"] <= may_lose:
             return row["setting"]
+# %% exercise-3 wrong: exactly so much must be lost
+def choose(rows, may_lose):
+    fit = [r for r in rows if not r["corrupts"] and r["most lost"] == may_lose]
+    best = min(fit, key=lambda row: row["fsyncs"], default=None)
+    return best and best["setting"]

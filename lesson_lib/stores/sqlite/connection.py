@@ -214,6 +214,7 @@ def set_pragmas(connection: AgentConnection) -> None:
         ("foreign_keys", "ON", 1),
         ("journal_mode", "WAL", "wal"),
         ("synchronous", "FULL", 2),
+        ("fullfsync", "ON", 1),  # macOS: without it a sync ends in the cache of the drive
     ):
         _set(connection, f"PRAGMA {name} = {value}")
         (found,) = connection.execute(f"PRAGMA {name}").fetchone()
