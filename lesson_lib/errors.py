@@ -85,6 +85,10 @@ class RefusedError(LessonError):
     """A service refused a request for good: the same request will never succeed."""
 
 
+class OutcomeUnknownError(LessonError):
+    """No machine can tell whether a call happened: a person must look before it is repeated."""
+
+
 class ChildError(LessonError):
     """A child process ended otherwise than it was asked to."""
 

@@ -1,0 +1,229 @@
+"""The payment service as its customers see it: a process to start, and requests to send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from lesson_lib.children import Child
+from lesson_lib.errors import ChildError, KeyBusyError, RefusedError, RemoteError
+from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
+from lesson_lib.ledger import Ledger
+from lesson_lib.payment_books import BANK, NO_SUCH_KEY
+
+DAY = timedelta(hours=24)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the service answered; `replayed` if it was the answer to an earlier request."""
+
+    status: int
+    value: JSONValue
+    replayed: bool = False
+
+    def __str__(self) -> str:
+        """Return the status and what it is about, on one line."""
+        value = self.value if isinstance(self.value, dict) else {}
+        text = value.get("payment_id") or value.get("title") or "(no words)"
+        return f"{self.status} {text}{' (again)' * self.replayed}"
+
+
+@dataclass(frozen=True)
+class Payments:
+    """A client of the service.
+
+    Args:
+        address: Such as `127.0.0.1:8080`.
+        patience: How long to wait for an answer, in seconds.
+    """
+
+    address: str
+    patience: float = 10.0
+
+    def pay(self, key: str, request: JSONObject) -> JSONObject:
+        """Pay once per key, and return the receipt.
+
+        Args:
+            key: The idempotency key, the same for every repeat.
+            request: `amount_cents`, `payee` and `reference`.
+
+        Raises:
+            RemoteError: No answer came, or one that leaves open what happened. Ask again.
+            KeyBusyError: The first request with this key is still in progress. Ask later.
+            RefusedError: This request will never succeed.
+        """
+        return _value(self.ask("POST", "/payments", request, key))
+
+    def outcome(self, key: str) -> JSONObject | None:
+        """Return the receipt of the payment with this key, None if the service knows no such key.
+
+        Raises:
+            RemoteError, KeyBusyError, RefusedError: As in `pay`.
+        """
+        answer = self.ask("GET", f"/payments/{quote(key, safe='')}")
+        # Only in the service's own words: a proxy on the way says 404 too.
+        if answer.status == 404 and NO_SUCH_KEY in str(answer.value):
+            return None
+        return _value(answer)
+
+    def transfer(self, request: JSONObject) -> JSONObject:
+        """Pay the old way, without a key: every request is a new one. Errors as in `pay`."""
+        return _value(self.ask("POST", "/transfers", request))
+
+    def payments_of(self, reference: str) -> list[JSONObject]:
+        """Return what was paid so far under a reference, oldest first. Errors as in `pay`."""
+        found: list[JSONObject] = _value(
+            self.ask("GET", f"/payments?reference={quote(reference, safe='')}")
+        )["payments"]
+        return found
+
+    def refund(self, payment_id: str) -> JSONObject:
+        """Undo a payment; a repeat changes nothing. Errors as in `pay`."""
+        return _value(self.ask("POST", "/refunds", {"payment_id": payment_id}))
+
+    def ask(
+        self, method: str, path: str, body: JSONObject | None = None, key: str | None = None
+    ) -> Answer:
+        """Send one request and return the answer, whatever its status.
+
+        Raises:
+            RemoteError: No answer came. What the service did is not known.
+        """
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if key is not None:
+            escaped = key.replace("\\", r"\\").replace('"', r"\"")
+            headers["Idempotency-Key"] = f'"{escaped}"'
+        text = None if body is None else to_json(body).encode()
+        # http.client asks no environment variable for a proxy.
+        connection = HTTPConnection(self.address, timeout=self.patience)
+        try:
+            connection.request(method, path, text, headers)
+            reply = connection.getresponse()
+            value = from_json(reply.read().decode())
+        except (OSError, HTTPException, ValueError) as error:
+            raise RemoteError(
+                f"no answer to {method} {path.partition('?')[0]}: what the service did is not known"
+            ) from error
+        finally:
+            connection.close()
+        return Answer(reply.status, value, reply.headers.get("Idempotent-Replayed") == "true")
+
+
+def _value(answer: Answer) -> JSONObject:
+    if 200 <= answer.status < 300 and isinstance(answer.value, dict):
+        return answer.value
+    title = answer.value.get("title") if isinstance(answer.value, dict) else None
+    said = f"the service said {answer.status}: {title}"
+    if answer.status == 409:
+        raise KeyBusyError(said)
+    # 408, 425 and 429 mean "not now".
+    if 400 <= answer.status < 500 and answer.status not in (404, 408, 425, 429):
+        raise RefusedError(said)
+    raise RemoteError(said)
+
+
+@dataclass(frozen=True)
+class WithoutKeys:
+    """A service that takes no keys, asked as well as it can be asked: by the reference."""
+
+    service: Payments
+
+    def pay(self, key: str, request: JSONObject) -> JSONObject:
+        """Pay; a repeat pays again."""
+        return self.service.transfer(request)
+
+    def outcome(self, key: str) -> JSONObject | None:
+        """Return the first payment of the run, and pay back any other; None if there is none."""
+        paid = self.service.payments_of(key.partition(":")[0])
+        for surplus in paid[1:]:
+            self.service.refund(surplus["payment_id"])
+        return paid[0] if paid else None
+
+
+class Service:
+    """The service's process. Its files outlive it, so it can be started again after a death.
+
+    Args:
+        folder: Where the service keeps its files; made if it is missing.
+        retention: How long it remembers a key.
+    """
+
+    def __init__(self, folder: Path, retention: timedelta = DAY) -> None:
+        """Prepare; `start` starts the process."""
+        self.folder, self.retention, self.later = folder, retention, timedelta()
+        self._process: Child | None = None
+        self.address = ""
+
+    @property
+    def bank(self) -> Ledger:
+        """The bank's statement, a line for each payment and each refund: the witness."""
+        return Ledger(self.folder / BANK)
+
+    def start(self) -> Self:
+        """Start the process, in place of one that is there; it gets a new address.
+
+        Raises:
+            ChildError: It did not start.
+        """
+        self.stop()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        times = [str(span.total_seconds()) for span in (self.retention, self.later)]
+        # The process ends when its standard input does, so none outlives its lesson.
+        self._process = Child("-m", "lesson_lib.payment_service", self.folder, *times)
+        port = self._process.read()
+        if not port:
+            try:
+                raise ChildError(f"the payment service {self._process.end().ended} as it started")
+            finally:
+                self.stop()
+        self.address = f"127.0.0.1:{port}"
+        return self
+
+    def stop(self) -> None:
+        """End the process at once, as a crash would: its files have to bear that."""
+        if self._process is not None:
+            self._process.__exit__()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def client(self) -> Payments:
+        """A client for the process that runs now."""
+        return Payments(self.address)
+
+    def paid(self, reference: str) -> list[str]:
+        """Return the names of a reference's lines in the bank's statement, such as `payment-1`."""
+        lines = [line.split(" ") for line in self.bank.lines()]
+        return [name for name, *about, _ in lines if " ".join(about) == reference]
+
+    def fail(self, *faults: str) -> None:
+        """Let the next payments go wrong, in this order, and none after; see `FAULTS`."""
+        self._control({"faults": list(faults)})
+
+    def await_slow(self, count: int = 1) -> None:
+        """Wait until so many payments that were told to be slow are in progress."""
+        self._control({"await_slow": count})
+
+    def go_on(self) -> None:
+        """Let slow payments go on, and wait until they are made."""
+        self._control({"go_on": True})
+
+    def move_clock(self, later: timedelta) -> None:
+        """Set the service's clock ahead."""
+        self.later += later
+        self._control({"later": later.total_seconds()})
+
+    def _control(self, order: JSONObject) -> None:
+        answer = Payments(self.address, patience=60.0).ask("POST", "/control", order)
+        if answer.status != 200:
+            raise ChildError(f"the payment service did not obey: {answer.value}")
