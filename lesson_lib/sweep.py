@@ -61,8 +61,8 @@ def session(folder: Path, name: str, die_at: str | None, how: str) -> None:
     """Be a child: start or resume the run of T104, and go on to the end or to a crash point.
 
     The package is wrapped from outside, in this process only. A crash point lies before and after
-    each SQL statement that is executed, and wherever the agent names one. What the store acknowledged is told
-    outside, as a client would remember it.
+    each SQL statement that is executed, and wherever the agent names one. What the store
+    acknowledged is told outside, as a client would remember it.
 
     Args:
         folder: Holds the database, the ledger, what was told, and the points of each session.

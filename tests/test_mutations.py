@@ -110,7 +110,8 @@ MUTATIONS = [
         "stores/sqlite/records.py",
         "    record_event(\n        connection,\n        run_id=new.run_id,",
         (
-            '    connection.execute("COMMIT")\n    connection.execute("BEGIN IMMEDIATE")\n'
+            '    sqlite3.Connection.execute(connection, "COMMIT")\n'
+            '    sqlite3.Connection.execute(connection, "BEGIN IMMEDIATE")\n'
             "    record_event(\n        connection,\n        run_id=new.run_id,"
         ),
         "02_atomic_checkpointing",
@@ -240,6 +241,263 @@ MUTATIONS = [
         'if row["status"] != "completed":',
         "if False:",
         "05_recovery_trace",
+    ),
+    Mutation(
+        "a repeated key gets its first answer",
+        "payment_books.py",
+        "            if row is None:\n                new",
+        "            if True:\n                new",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "a key belongs to one request",
+        "payment_books.py",
+        'if row["fingerprint"] != fingerprint:',
+        "if False:",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "a request in progress is not made again",
+        "payment_books.py",
+        '    if row["status"] is None:\n        raise Problem(409',
+        "    if False:\n        raise Problem(409",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "a key is forgotten after its time",
+        "payment_books.py",
+        "AND first_seen <= ?",
+        "AND first_seen < 0 * ?",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "a service that starts looks into the bank's statement",
+        "payment_books.py",
+        "if self.has(f\"payment-{row['number']}\"):",
+        "if False:",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "a payment needs a key",
+        "payment_service.py",
+        "        if not found:\n            raise",
+        "        if False:\n            raise",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "a payment that is found is not made again",
+        "stores/sqlite/intents.py",
+        "    if answer is not None:\n        return",
+        "    if False:\n        return",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "a key that may be forgotten is not used again",
+        "stores/sqlite/intents.py",
+        "if not timedelta() <= age < key_lives:",
+        "if False:",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "a run keeps what its commands need",
+        "stores/sqlite/outbox.py",
+        "WHERE run_id = OLD.run_id AND status IN ('waiting', 'dead'))",
+        "WHERE run_id = OLD.run_id AND 0)",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "a claimed command is nobody else's",
+        "stores/sqlite/outbox.py",
+        "(utc_text(now + claim), command",
+        "(utc_text(now), command",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "an attempt is counted before it is made",
+        "stores/sqlite/outbox.py",
+        "attempts = attempts + 1",
+        "attempts = attempts + 0",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "the commands of a run stay in order",
+        "stores/sqlite/outbox.py",
+        "AND earlier.position < this.position",
+        "AND earlier.position < 0",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "what is refused for good is not tried again",
+        "delivery.py",
+        "hopeless = isinstance(error, RefusedError)",
+        "hopeless = False",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "the attempts are bounded",
+        "stores/sqlite/outbox.py",
+        "if command.attempts < max_attempts:",
+        "if True:",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "those who failed together do not come back together",
+        "delivery.py",
+        "limit * chance.random()",
+        "limit",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "the first answer of a person stays",
+        "stores/sqlite/questions.py",
+        "        if found.answer is not None:",
+        "        if False:",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "what was paid twice is paid back",
+        "payments.py",
+        "paid[1:]",
+        "paid[2:]",
+        "08_remote_effects",
+    ),
+    Mutation(
+        "a request to stop is obeyed between two actions",
+        "endings.py",
+        'while state.status != "completed" and not stop.is_set():',
+        'while state.status != "completed":',
+        "06_crash_everywhere",
+    ),
+    Mutation(
+        "an interrupt leaves an event",
+        "endings.py",
+        "            _record_stop(connection, state.run_id, session, type(error).__name__)",
+        "            pass",
+        "06_crash_everywhere",
+    ),
+    Mutation(
+        "a death between checkpoint and event leaves neither",
+        "stores/sqlite/records.py",
+        "    record_event(\n        connection,\n        run_id=new.run_id,",
+        (
+            '    sqlite3.Connection.execute(connection, "COMMIT")\n'
+            '    sqlite3.Connection.execute(connection, "BEGIN IMMEDIATE")\n'
+            "    record_event(\n        connection,\n        run_id=new.run_id,"
+        ),
+        "06_crash_everywhere",
+    ),
+    Mutation(
+        "a commit is synced",
+        "stores/sqlite/connection.py",
+        '("synchronous", "FULL", 2)',
+        '("synchronous", "NORMAL", 1)',
+        "06_crash_everywhere",
+    ),
+    Mutation(
+        "a late answer is saved under its key, and whoever asks meanwhile waits for it",
+        "stores/sqlite/effects.py",
+        "lock.acquire(timeout=wait)",
+        "pass",
+        "06_crash_everywhere",
+    ),
+    Mutation(
+        "an old state is refused after an interrupt",
+        "stores/sqlite/records.py",
+        "if updated.rowcount != 1:",
+        "if False:",
+        "06_crash_everywhere",
+    ),
+    Mutation(
+        "a live claim keeps others out",
+        "stores/sqlite/claims.py",
+        "return now < self.expires_at <= now + self.lease",
+        "return False",
+        "07_several_workers",
+    ),
+    Mutation(
+        "a lease ends",
+        "stores/sqlite/claims.py",
+        "return now < self.expires_at <= now + self.lease",
+        "return self.expires_at <= now + self.lease",
+        "07_several_workers",
+    ),
+    Mutation(
+        "an end further away than a lease counts as over",
+        "stores/sqlite/claims.py",
+        "return now < self.expires_at <= now + self.lease",
+        "return now < self.expires_at",
+        "07_several_workers",
+    ),
+    Mutation(
+        "a renewed lease begins anew",
+        "stores/sqlite/claims.py",
+        "SET expires_at_utc = ? WHERE token = ?",
+        "SET expires_at_utc = ? WHERE 0 = ?",
+        "07_several_workers",
+    ),
+    Mutation(
+        "an old token is refused",
+        "stores/sqlite/claims.py",
+        'if row["token"] != claim.token:',
+        "if False:",
+        "07_several_workers",
+    ),
+    Mutation(
+        "a token is never given twice",
+        "stores/sqlite/claims.py",
+        " AUTOINCREMENT,\n",
+        ",\n",
+        "07_several_workers",
+    ),
+    Mutation(
+        "a checkpoint needs the claim",
+        "stores/sqlite/claims.py",
+        "        require_claim(connection, claim)\n        return write_checkpoint(",
+        "        return write_checkpoint(",
+        "07_several_workers",
+    ),
+    Mutation(
+        "a worker saves under its claim",
+        "workers.py",
+        "passing=passing, save=save)",
+        "passing=passing)",
+        "07_several_workers",
+    ),
+    Mutation(
+        "a retry is bounded",
+        "workers.py",
+        " or attempt == attempts - 1:",
+        ":",
+        "07_several_workers",
+    ),
+    Mutation(
+        "a batch is one transaction",
+        "stores/sqlite/batches.py",
+        (
+            "        with self._connection:\n"
+            "            outcomes = [self._write(*checkpoint) for checkpoint in self._waiting]\n"
+        ),
+        (
+            "        outcomes = []\n"
+            "        for checkpoint in self._waiting:\n"
+            "            with self._connection:\n"
+            "                outcomes.append(self._write(*checkpoint))\n"
+        ),
+        "07_several_workers",
+    ),
+    Mutation(
+        "a full batch is committed",
+        "stores/sqlite/batches.py",
+        "if len(self._waiting) >= self._limit else",
+        "if False else",
+        "07_several_workers",
+    ),
+    Mutation(
+        "in a storm, checkpoints wait for each other",
+        "stores/sqlite/batches.py",
+        "not self._last_commit <= now < due:",
+        "True:",
+        "07_several_workers",
     ),
 ]
 

@@ -38,10 +38,16 @@ ORDER = [
     *("stores", "stores.sqlite.connection", "stores.sqlite.records", "stores.sqlite.effects"),
     *("stores.sqlite.claims", "stores.sqlite.batches", "stores.sqlite.intents"),
     *("stores.sqlite.outbox", "stores.sqlite.questions", "stores.sqlite", "agent", "crash"),
-    *("payment_service", "payments", "delivery", "workers", "endings", "show"),
-    *("sweep", "powerloss", "trace", "figures", "checks", "checks.lesson"),
+    *("children", "payment_books", "payment_service", "payments", "delivery", "call_out"),
+    "remote_trials",
+    *("spans", "workers", "worker_trials", "locks", "storm", "show", "endings"),
+    *("sweep", "powerloss.recording", "powerloss.states", "powerloss.verdicts", "powerloss"),
+    *("costs", "trace", "figures", "remote_figures", "worker_figures", "checks", "checks.lesson"),
 ]
-SHOW_IS_FOR = {"sweep", "powerloss", "trace", "figures", "checks", "checks.lesson"}
+SHOW_IS_FOR = {
+    *("endings", "sweep", "trace", "figures", "remote_figures", "worker_figures", "checks"),
+    "checks.lesson",
+}
 
 
 def pinned(name: str) -> str | None:

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from throughput import price_in_a_batch, relative_throughput
+
 from lesson_lib.costs import DEFAULT, relative_costs, seconds_per_checkpoint
 from lesson_lib.stores.sqlite import AgentConnection, connect, create_schema
 from lesson_lib.tickets import DATA
@@ -63,6 +65,18 @@ def durability(folder: Path, record: bool) -> None:
             writer.writerows([*setting, f"{ratio:.2f}"] for setting, ratio in costs.items())
 
 
+def several_workers(folder: Path, record: bool) -> None:
+    """Print the runs per second of several workers, as a multiple of one worker's."""
+    rows = relative_throughput(folder)
+    for row in rows:
+        print("{kind:<20}{workers} workers: {relative_runs_per_second} x one".format(**row))
+    if record:
+        with (DATA / "throughput.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
 def main() -> None:
     """Measure, print, and keep the figures on demand."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -73,6 +87,8 @@ def main() -> None:
         folder = Path(name)
         durability(folder, options.record)
         print(f"save_checkpoint takes {price_of_the_checks(folder):.2f} x the time of plain SQL")
+        print(f"a checkpoint in a batch of 20 takes {price_in_a_batch(folder):.2f} x one alone")
+        several_workers(folder, options.record)
 
 
 if __name__ == "__main__":
