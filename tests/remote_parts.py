@@ -14,11 +14,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from lesson_lib import call_out, crash, delivery
+from lesson_lib import crash
 from lesson_lib.json_text import JSONObject
 from lesson_lib.model import RunState
-from lesson_lib.payment_service import PaymentServer
-from lesson_lib.payments import Payments
+from lesson_lib.payments import call_out, delivery
+from lesson_lib.payments.client import Payments
+from lesson_lib.payments.service import PaymentServer
 from lesson_lib.stores.sqlite import AgentConnection, start_run
 from lesson_lib.stores.sqlite.connection import AgentCursor
 
@@ -27,7 +28,9 @@ CAN_FORK = hasattr(os, "fork")
 processes: Any = multiprocessing.get_context("forkserver" if CAN_FORK else "spawn")
 if CAN_FORK:
     # For the crash sweep too, which asks for its own when it is imported: the last one counts.
-    processes.set_forkserver_preload(["lesson_lib.sweep", "lesson_lib.call_out", "pytest"])
+    processes.set_forkserver_preload(
+        ["lesson_lib.crashes.sweep", "lesson_lib.payments.call_out", "pytest"]
+    )
 
 
 class Clock:

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from lesson_lib import agent, sweep
+from lesson_lib import agent
 from lesson_lib.crash import run_python
+from lesson_lib.crashes import sweep
+from lesson_lib.crashes.sweep import GoodDay, Rows, good_day, kill_and_resume, live, rows_left
 from lesson_lib.errors import ChildError
 from lesson_lib.json_text import from_json
 from lesson_lib.ledger import Ledger
 from lesson_lib.model import RunState
 from lesson_lib.stores.sqlite import connect, create_schema
-from lesson_lib.sweep import GoodDay, Rows, good_day, kill_and_resume, live, rows_left
 from lesson_lib.tickets import Tools, find_ticket, read_runbooks, read_tickets
 
 KEYS = ("run-T104:lookup_runbook", "run-T104:draft_reply")
@@ -210,7 +211,7 @@ def test_a_nursery_that_died_is_one_error_and_no_more(tmp_path: Path) -> None:
 
 NO_FORK = """
 import io, json, os, sys
-from lesson_lib import sweep
+from lesson_lib.crashes import sweep
 del os.fork
 folder = sys.argv.pop()
 sys.stdin = io.StringIO(json.dumps([folder, "session-1", "finish:begin", "kill"]))

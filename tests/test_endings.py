@@ -16,7 +16,7 @@ import pytest
 
 from lesson_lib.agent import resume, run_to_end, start
 from lesson_lib.crash import run_agent_in_child
-from lesson_lib.endings import WAYS, end_session_in_child, run_until_stopped
+from lesson_lib.crashes.endings import WAYS, end_session_in_child, run_until_stopped
 from lesson_lib.errors import ChildError
 from lesson_lib.ledger import Ledger
 from lesson_lib.show import rows_on_disk
@@ -195,7 +195,7 @@ WAITS_IN_A_TOOL = """
 import signal, sys, threading
 from contextlib import closing
 from pathlib import Path
-from lesson_lib import endings
+from lesson_lib.crashes import endings
 from lesson_lib.ledger import Ledger
 class Slow(endings.Tools):
     def lookup_runbook(self, key, code):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lesson_lib.costs import DEFAULT, read_costs, relative_costs
-from lesson_lib.figures import deaths, price_of_safety
-from lesson_lib.powerloss import SETTINGS, Survey
-from lesson_lib.sweep import Outcome
+from lesson_lib.crashes.costs import DEFAULT, read_costs, relative_costs
+from lesson_lib.crashes.figures import deaths, price_of_safety
+from lesson_lib.crashes.powerloss import SETTINGS, Survey
+from lesson_lib.crashes.sweep import Outcome
 
 
 def test_the_words_name_the_points_at_which_a_tool_ran_again() -> None:

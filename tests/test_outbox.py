@@ -15,7 +15,6 @@ import pytest
 from remote_parts import START, Clock, begin, client, fee, served
 from store_parts import rows
 
-from lesson_lib.delivery import RetryPolicy, deliver_due, deliver_next, main
 from lesson_lib.errors import (
     IdempotencyConflictError,
     InvalidStateError,
@@ -27,8 +26,9 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONObject
 from lesson_lib.model import RunState
-from lesson_lib.payment_service import PaymentServer
-from lesson_lib.payments import Payments
+from lesson_lib.payments.client import Payments
+from lesson_lib.payments.delivery import RetryPolicy, deliver_due, deliver_next, main
+from lesson_lib.payments.service import PaymentServer
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     connect,

@@ -37,16 +37,21 @@ ORDER = [
     *("errors", "json_text", "model", "ledger", "tickets"),
     *("stores", "stores.sqlite.connection", "stores.sqlite.records", "stores.sqlite.effects"),
     *("stores.sqlite.claims", "stores.sqlite.batches", "stores.sqlite.intents"),
-    *("stores.sqlite.outbox", "stores.sqlite.questions", "stores.sqlite", "agent", "crash"),
-    *("children", "payment_books", "payment_service", "payments", "delivery", "call_out"),
-    "remote_trials",
-    *("spans", "workers", "worker_trials", "locks", "storm", "show", "endings"),
-    *("sweep", "powerloss.recording", "powerloss.states", "powerloss.verdicts", "powerloss"),
-    *("costs", "trace", "figures", "remote_figures", "worker_figures", "checks", "checks.lesson"),
+    *("stores.sqlite.outbox", "stores.sqlite.questions", "stores.sqlite"),
+    *("agent", "crash", "children", "show", "trace"),
+    *("crashes", "crashes.endings", "crashes.sweep", "crashes.powerloss.recording"),
+    *("crashes.powerloss.states", "crashes.powerloss.verdicts", "crashes.powerloss"),
+    *("crashes.costs", "crashes.figures"),
+    *("workers", "workers.spans", "workers.worker", "workers.locks", "workers.trials"),
+    *("workers.storm", "workers.figures"),
+    *("payments", "payments.books", "payments.service", "payments.client", "payments.delivery"),
+    *("payments.call_out", "payments.trials", "payments.figures"),
+    *("checks", "checks.lesson"),
 ]
+# What does the work does not depend on what notebooks display.
 SHOW_IS_FOR = {
-    *("endings", "sweep", "trace", "figures", "remote_figures", "worker_figures", "checks"),
-    "checks.lesson",
+    *("trace", "crashes.endings", "crashes.sweep", "crashes.figures", "workers.figures"),
+    *("payments.figures", "checks", "checks.lesson"),
 }
 
 

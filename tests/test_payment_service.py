@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from remote_parts import client, fee, served
 
-from lesson_lib import payment_service
 from lesson_lib.children import Child
 from lesson_lib.errors import ChildError, KeyBusyError, RefusedError, RemoteError
 from lesson_lib.json_text import from_json
-from lesson_lib.payment_books import LIMIT_CENTS
-from lesson_lib.payment_service import FAULTS, PaymentServer
-from lesson_lib.payments import Answer, Payments, Service, WithoutKeys
+from lesson_lib.payments import service as payment_service
+from lesson_lib.payments.books import LIMIT_CENTS
+from lesson_lib.payments.client import Answer, Payments, Service, WithoutKeys
+from lesson_lib.payments.service import FAULTS, PaymentServer
 
 DYING = [fault for fault in FAULTS if fault.startswith("die")]
 
@@ -443,7 +443,7 @@ def test_a_stopped_service_answers_nobody_and_can_be_stopped_again(tmp_path: Pat
 PARENT = """
 import os, sys
 from pathlib import Path
-from lesson_lib.payments import Service
+from lesson_lib.payments.client import Service
 print(Service(Path(sys.argv[1])).start().address, flush=True)
 sys.stdin.readline()
 os._exit(1)

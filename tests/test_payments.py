@@ -11,7 +11,7 @@ import pytest
 from remote_parts import fee
 
 from lesson_lib.errors import KeyBusyError, RefusedError, RemoteError
-from lesson_lib.payments import Answer, Payments
+from lesson_lib.payments.client import Answer, Payments
 
 CALLS: dict[str, Callable[[Payments], object]] = {
     "pay": lambda service: service.pay("k", fee("run-1")),

@@ -18,7 +18,7 @@ import pytest
 from store_parts import Rows, rows
 
 from lesson_lib import agent
-from lesson_lib.powerloss import (
+from lesson_lib.crashes.powerloss import (
     LEVELS,
     SETTINGS,
     DiskState,
@@ -34,8 +34,8 @@ from lesson_lib.powerloss import (
     survey,
     without,
 )
-from lesson_lib.powerloss.recording import DATABASE, FOLDER, MEMORY
-from lesson_lib.powerloss.verdicts import look, write_files
+from lesson_lib.crashes.powerloss.recording import DATABASE, FOLDER, MEMORY
+from lesson_lib.crashes.powerloss.verdicts import look, write_files
 from lesson_lib.stores.sqlite import connect, create_schema
 from lesson_lib.tickets import Tools, find_ticket, read_tickets
 
@@ -134,7 +134,7 @@ def test_pages_are_written_whole() -> None:
 
 FINGERPRINT = """
 import hashlib
-from lesson_lib.powerloss import record
+from lesson_lib.crashes.powerloss import record
 digest = hashlib.sha256()
 for setting in (("DELETE", "FULL"), ("WAL", "FULL")):
     for each in record(*setting).log:

@@ -13,13 +13,13 @@ import pytest
 from remote_parts import CAN_FORK, Clock, begin, fee, live
 from store_parts import new_database
 
-from lesson_lib import call_out
-from lesson_lib.call_out import POINTS, Watched, open_run, work
-from lesson_lib.delivery import RetryPolicy, child_command, deliver_due
 from lesson_lib.errors import KeyBusyError, RemoteError, SimulatedCrash
 from lesson_lib.ledger import Ledger
-from lesson_lib.payment_service import FAULTS
-from lesson_lib.payments import Service
+from lesson_lib.payments import call_out
+from lesson_lib.payments.call_out import POINTS, Watched, open_run, work
+from lesson_lib.payments.client import Service
+from lesson_lib.payments.delivery import RetryPolicy, child_command, deliver_due
+from lesson_lib.payments.service import FAULTS
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     connect,

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from lesson_lib import storm, worker_figures, worker_trials
 from lesson_lib.children import together
 from lesson_lib.crash import run_child
 from lesson_lib.errors import TicketDataError
-from lesson_lib.locks import idle_reader, read_then_write
 from lesson_lib.stores.sqlite import load_state, read_events
 from lesson_lib.tickets import DATA
-from lesson_lib.worker_trials import Clock, Desk
+from lesson_lib.workers import figures as worker_figures
+from lesson_lib.workers import storm
+from lesson_lib.workers import trials as worker_trials
+from lesson_lib.workers.locks import idle_reader, read_then_write
+from lesson_lib.workers.trials import Clock, Desk
 
 
 def test_a_clock_stands_until_it_is_moved() -> None:
@@ -110,7 +112,7 @@ def test_who_reads_and_then_writes_must_say_so_at_the_beginning(
 def test_a_storm_that_ends_in_death_loses_what_was_not_acknowledged(tmp_path: Path) -> None:
     with closing(Desk.open(tmp_path / "desk", "T104", copies=7)) as desk:
         told = desk.tools.ledger
-        end = run_child(["-m", "lesson_lib.storm", str(desk.database), str(told.path)])
+        end = run_child(["-m", "lesson_lib.workers.storm", str(desk.database), str(told.path)])
         assert end.ended == "died without cleanup"
         saved = [r for r in desk.run_ids if load_state(desk.connection, r).version]
         assert told.lines() == saved == list(desk.run_ids[:5])

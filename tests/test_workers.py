@@ -33,7 +33,6 @@ from lesson_lib.errors import (
 from lesson_lib.json_text import JSONObject
 from lesson_lib.ledger import Ledger
 from lesson_lib.model import RunState
-from lesson_lib.spans import SlowTools, most_at_once, watch_writes
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     Claim,
@@ -48,7 +47,8 @@ from lesson_lib.stores.sqlite import (
     unfinished_runs,
 )
 from lesson_lib.tickets import Tools, read_runbooks, read_tickets
-from lesson_lib.workers import command, heartbeat, retry_locked, work
+from lesson_lib.workers.spans import SlowTools, most_at_once, watch_writes
+from lesson_lib.workers.worker import command, heartbeat, retry_locked, work
 
 LEASE = timedelta(seconds=30)
 SHORT = timedelta(seconds=0.2)
@@ -224,7 +224,7 @@ def test_a_heartbeat_survives_a_locked_file(
             raise StorageError("is locked")
         return connect(path)
 
-    monkeypatch.setattr("lesson_lib.workers.connect", connect_once_locked)
+    monkeypatch.setattr("lesson_lib.workers.worker.connect", connect_once_locked)
     with heartbeat(connection.path, claim, threading.Lock()), within(30) as happened:
         while not happened(read_claims(connection) != [claim]):
             pass
@@ -450,7 +450,7 @@ from pathlib import Path
 from lesson_lib import agent
 from lesson_lib.errors import LessonError
 from lesson_lib.ledger import Ledger
-from lesson_lib.spans import SlowTools
+from lesson_lib.workers.spans import SlowTools
 from lesson_lib.stores.sqlite import *
 from lesson_lib.tickets import read_runbooks
 

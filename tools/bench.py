@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from throughput import price_in_a_batch, relative_throughput
 
-from lesson_lib.costs import DEFAULT, relative_costs, seconds_per_checkpoint
+from lesson_lib.crashes.costs import DEFAULT, relative_costs, seconds_per_checkpoint
 from lesson_lib.stores.sqlite import AgentConnection, connect, create_schema
 from lesson_lib.tickets import DATA
 

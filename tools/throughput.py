@@ -16,7 +16,7 @@ from lesson_lib.errors import LessonError
 from lesson_lib.model import RunState
 from lesson_lib.stores.sqlite import CheckpointBatch, connect, create_schema
 from lesson_lib.tickets import read_tickets
-from lesson_lib.workers import command
+from lesson_lib.workers.worker import command
 
 KINDS = {"tools take 50 ms": (0.05, 24), "tools take no time": (0.0, 72)}  # seconds, runs
 WORKERS = (1, 2, 4, 8)

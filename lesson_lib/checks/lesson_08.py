@@ -8,8 +8,8 @@ from contextlib import suppress
 from datetime import timedelta
 
 from lesson_lib.checks import exercise, given, scratch_run
-from lesson_lib.delivery import RetryPolicy
 from lesson_lib.errors import SimulatedCrash
+from lesson_lib.payments.delivery import RetryPolicy
 from lesson_lib.stores.sqlite import AgentConnection, load_state, outbox, write_checkpoint
 
 OUTAGE = timedelta(minutes=10)

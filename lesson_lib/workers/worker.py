@@ -24,7 +24,6 @@ from lesson_lib.errors import (
     StorageError,
 )
 from lesson_lib.ledger import Ledger
-from lesson_lib.spans import SlowTools, watch_writes
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     Claim,
@@ -38,6 +37,7 @@ from lesson_lib.stores.sqlite import (
     unfinished_runs,
 )
 from lesson_lib.tickets import Tools, read_runbooks
+from lesson_lib.workers.spans import SlowTools, watch_writes
 
 POLL = 0.02  # seconds between two looks for a run whose holder may have died
 
@@ -170,12 +170,14 @@ def command(
     """
     named = {"worker": worker, "lease": lease.total_seconds()} | options
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in named.items()]
-    return ["-m", "lesson_lib.workers", str(database), str(ledger), *flags]
+    return ["-m", "lesson_lib.workers.worker", str(database), str(ledger), *flags]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Be a worker process: get ready, wait for a line, work until no unfinished run is left."""
-    parser = argparse.ArgumentParser(prog="python -m lesson_lib.workers", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m lesson_lib.workers.worker", description=main.__doc__
+    )
     parser.add_argument("database", type=Path)
     parser.add_argument("ledger", type=Path)
     parser.add_argument("--worker", required=True, help="its name")

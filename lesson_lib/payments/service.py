@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from lesson_lib.json_text import JSONObject, from_json, to_json
-from lesson_lib.payment_books import LIMIT_CENTS, Books, Problem, Reply, checked, receipt
+from lesson_lib.payments.books import LIMIT_CENTS, Books, Problem, Reply, checked, receipt
 
 # When the next payment goes wrong: die_between is after the money moved, before it is written down.
 FAULTS = ("slow", "fail_before", "fail_after", "die_before", "die_between", "die_after")
@@ -211,7 +211,7 @@ def end_with_parent() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Be the service; the first line of the output is the port."""
     parser = argparse.ArgumentParser(
-        prog="python -m lesson_lib.payment_service", description=main.__doc__
+        prog="python -m lesson_lib.payments.service", description=main.__doc__
     )
     parser.add_argument("folder", type=Path, help="where the service keeps its files")
     parser.add_argument("retention", type=float, help="how long a key is remembered, in seconds")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesson_lib.delivery import RetryPolicy
+from lesson_lib.payments.delivery import RetryPolicy
 from lesson_lib.show import Picture, picture
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"  # Okabe and Ito; each has a shape of its own

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from lesson_lib import call_out, delivery
 from lesson_lib.crash import run_child
 from lesson_lib.errors import RemoteError
-from lesson_lib.payments import Service
+from lesson_lib.payments import call_out, delivery
+from lesson_lib.payments.client import Service
 from lesson_lib.stores.sqlite import connect
 from lesson_lib.stores.sqlite.intents import find_intent
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from lesson_lib import agent, crash
+from lesson_lib.crashes.powerloss.recording import DATABASE, MEMORY, TICKET, Operation, Recording
+from lesson_lib.crashes.powerloss.states import DiskState, disk_states
 from lesson_lib.json_text import from_json
 from lesson_lib.ledger import Ledger
-from lesson_lib.powerloss.recording import DATABASE, MEMORY, TICKET, Operation, Recording
-from lesson_lib.powerloss.states import DiskState, disk_states
 
 
 @dataclass(frozen=True)

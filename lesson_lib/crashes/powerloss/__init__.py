@@ -4,7 +4,7 @@ A process that dies loses nothing that the operating system was given. A machine
 what was not synced.
 """
 
-from lesson_lib.powerloss.recording import (
+from lesson_lib.crashes.powerloss.recording import (
     LEVELS,
     SETTINGS,
     Operation,
@@ -13,8 +13,8 @@ from lesson_lib.powerloss.recording import (
     record,
     without,
 )
-from lesson_lib.powerloss.states import DiskState, disk_states
-from lesson_lib.powerloss.verdicts import (
+from lesson_lib.crashes.powerloss.states import DiskState, disk_states
+from lesson_lib.crashes.powerloss.verdicts import (
     Found,
     Survey,
     Verdict,

@@ -27,7 +27,7 @@ from lesson_lib.stores.sqlite import (
 )
 from lesson_lib.stores.sqlite.connection import utc_now
 from lesson_lib.tickets import Tools, find_ticket, read_runbooks, read_tickets
-from lesson_lib.workers import command
+from lesson_lib.workers.worker import command
 
 
 class Clock:
@@ -132,13 +132,13 @@ class Desk:
     def rival(self, session: str) -> list[str]:
         """Return the command of a process that acts on the first run without a claim."""
         paths = str(self.database), str(self.tools.ledger.path)
-        return ["-m", "lesson_lib.worker_trials", *paths, self.run_ids[0], session]
+        return ["-m", "lesson_lib.workers.trials", *paths, self.run_ids[0], session]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Resume a run, get ready, wait for a line, perform one action, and say how that ended."""
     parser = argparse.ArgumentParser(
-        prog="python -m lesson_lib.worker_trials", description=main.__doc__
+        prog="python -m lesson_lib.workers.trials", description=main.__doc__
     )
     parser.add_argument("database", type=Path)
     parser.add_argument("ledger", type=Path)

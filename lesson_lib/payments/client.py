@@ -13,7 +13,7 @@ from lesson_lib.children import Child
 from lesson_lib.errors import ChildError, KeyBusyError, RefusedError, RemoteError
 from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
 from lesson_lib.ledger import Ledger
-from lesson_lib.payment_books import BANK, NO_SUCH_KEY
+from lesson_lib.payments.books import BANK, NO_SUCH_KEY
 
 DAY = timedelta(hours=24)
 
@@ -174,7 +174,7 @@ class Service:
         self.folder.mkdir(parents=True, exist_ok=True)
         times = [str(span.total_seconds()) for span in (self.retention, self.later)]
         # The process ends when its standard input does, so none outlives its lesson.
-        self._process = Child("-m", "lesson_lib.payment_service", self.folder, *times)
+        self._process = Child("-m", "lesson_lib.payments.service", self.folder, *times)
         port = self._process.read()
         if not port:
             try:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from lesson_lib.powerloss.recording import FOLDER, Operation, Recording
+from lesson_lib.crashes.powerloss.recording import FOLDER, Operation, Recording
 
 SECTOR = 512  # bytes; a disk writes a sector whole or not at all
 

@@ -17,7 +17,7 @@ from lesson_lib.stores.sqlite import (
     load_state,
     unfinished_runs,
 )
-from lesson_lib.worker_trials import Clock
+from lesson_lib.workers.trials import Clock
 
 CHECKPOINT: dict[str, Any] = dict(session="storm", action="a", next_action="a", context={})
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lesson_lib.powerloss import SETTINGS
+from lesson_lib.crashes.powerloss import SETTINGS
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     connect,

@@ -154,7 +154,7 @@ def live(folder: Path, name: str, die_at: str | None = None, how: str = "kill") 
 def _nursery() -> subprocess.Popen[str]:
     """Start the process that has imported the package already and has a child for each session."""
     nursery = subprocess.Popen(
-        [sys.executable, "-P", "-m", "lesson_lib.sweep"],
+        [sys.executable, "-P", "-m", "lesson_lib.crashes.sweep"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         encoding="utf-8",
@@ -178,7 +178,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the nursery
     for line in sys.stdin:
         if not hasattr(os, "fork"):
-            command = [sys.executable, "-P", "-m", "lesson_lib.sweep", line]
+            command = [sys.executable, "-P", "-m", "lesson_lib.crashes.sweep", line]
             status = subprocess.run(command, check=False).returncode
         elif (child := os.fork()) == 0:
             try:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from lesson_lib.powerloss import Survey
+from lesson_lib.crashes.powerloss import Survey
+from lesson_lib.crashes.sweep import Outcome
 from lesson_lib.show import Picture, picture
-from lesson_lib.sweep import Outcome
 
 BLUE, GREEN, VERMILION = "#0072B2", "#009E73", "#D55E00"  # Okabe and Ito
 

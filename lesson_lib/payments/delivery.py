@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lesson_lib.crash import die
 from lesson_lib.errors import KeyBusyError, RefusedError, RemoteError
-from lesson_lib.payments import Payments
+from lesson_lib.payments.client import Payments
 from lesson_lib.stores.sqlite import AgentConnection, connect
 from lesson_lib.stores.sqlite.outbox import Command, claim_command, mark_delivered, mark_failed
 
@@ -116,13 +116,22 @@ def child_command(
         now: What its clock says.
         die_at: `claimed`, `sent` or `marked`, where the process is killed; None to live.
     """
-    command = ["-m", "lesson_lib.delivery", str(database), address, session, now.isoformat()]
+    command = [
+        "-m",
+        "lesson_lib.payments.delivery",
+        str(database),
+        address,
+        session,
+        now.isoformat(),
+    ]
     return [*command, "--die-at", die_at] if die_at else command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Be a delivery worker: try every command that is due, print the keys, and end."""
-    parser = argparse.ArgumentParser(prog="python -m lesson_lib.delivery", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m lesson_lib.payments.delivery", description=main.__doc__
+    )
     parser.add_argument("database", type=Path)
     parser.add_argument("address", help="of the payment service, such as 127.0.0.1:8080")
     parser.add_argument("session")

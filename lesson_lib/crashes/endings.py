@@ -97,7 +97,7 @@ def end_session_in_child(
     Raises:
         ChildError: The child never came to `point`.
     """
-    module = ["-m", "lesson_lib.endings"]
+    module = ["-m", "lesson_lib.crashes.endings"]
     try:
         return run_child([*module, str(database), str(ledger), session, way, point]).ended
     except ChildError as error:
@@ -130,7 +130,9 @@ def try_way(folder: Path, way: str) -> dict[str, object]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Be the child of `end_session_in_child`."""
-    parser = argparse.ArgumentParser(prog="python -m lesson_lib.endings", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m lesson_lib.crashes.endings", description=main.__doc__
+    )
     parser.add_argument("database", type=Path)
     parser.add_argument("ledger", type=Path)
     parser.add_argument("session")

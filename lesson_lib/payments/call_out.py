@@ -21,7 +21,7 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONObject
 from lesson_lib.model import RunState
-from lesson_lib.payments import Payments, WithoutKeys
+from lesson_lib.payments.client import Payments, WithoutKeys
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     connect,
@@ -256,13 +256,15 @@ def child_command(
         way: See `work`.
         die_at: One of `POINTS`, at which the process is killed; None to live.
     """
-    command = ["-m", "lesson_lib.call_out", str(database), address, run_id, session, way]
+    command = ["-m", "lesson_lib.payments.call_out", str(database), address, run_id, session, way]
     return [*command, "--die-at", die_at] if die_at else command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Be one session of a run."""
-    parser = argparse.ArgumentParser(prog="python -m lesson_lib.call_out", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m lesson_lib.payments.call_out", description=main.__doc__
+    )
     parser.add_argument("database", type=Path)
     parser.add_argument("address", help="of the payment service, such as 127.0.0.1:8080")
     parser.add_argument("run_id")

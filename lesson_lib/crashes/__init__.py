@@ -1,0 +1,1 @@
+"""Everything that can end a session or a machine, tried at every step."""
