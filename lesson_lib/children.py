@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Self, cast
 
 from lesson_lib.crash import ChildEnd
@@ -19,17 +20,18 @@ class Child:
 
     def __init__(self, *arguments: str | Path) -> None:
         """Start it, with the arguments of `python`."""
+        # Not a pipe: it would be full one day, and stop the child.
+        self._complaints = TemporaryFile()  # noqa: SIM115  (closed in __exit__)
         self._process = subprocess.Popen(
             [sys.executable, "-P", *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._complaints,
             encoding="utf-8",
             env=os.environ | {"PYTHONIOENCODING": "utf-8", "PYTHON_COLORS": "0"},
         )
         self._stdin = cast(IO[str], self._process.stdin)
         self._stdout = cast(IO[str], self._process.stdout)
-        self._stderr = cast(IO[str], self._process.stderr)
 
     def read(self) -> str:
         """Wait for its next line; an empty one when there is none any more."""
@@ -54,8 +56,11 @@ class Child:
         # Not `communicate`: it would miss what `readline` took from the pipe in advance.
         with suppress(OSError):
             self._stdin.close()
-        printed, complaint = self._stdout.read(), self._stderr.read()
-        if self._process.wait() == 0:
+        printed = self._stdout.read()
+        status = self._process.wait()
+        self._complaints.seek(0)
+        complaint = self._complaints.read().decode("utf-8", "replace")
+        if status == 0:
             return ChildEnd("finished", printed)
         if complaint:  # the dead do not complain
             raise ChildError(f"the child process failed: {complaint.strip().splitlines()[-1]}")
@@ -67,7 +72,7 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        for pipe in (self._stdin, self._stdout, self._stderr):
+        for pipe in (self._stdin, self._stdout, self._complaints):
             with suppress(OSError):
                 pipe.close()
 

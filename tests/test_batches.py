@@ -369,3 +369,35 @@ def test_a_death_at_any_step_loses_only_what_was_not_acknowledged(
         found.add(("".join(told.lines()).replace(" ", ""), saved()))
     # What was told is saved, and a batch is saved whole: told or, at one step, not yet told.
     assert found == {("", ""), ("", "a"), ("a", "a"), ("a", "abcd"), ("abcd", "abcd")}
+
+
+def test_a_claim_of_another_run_is_refused_before_it_waits(connection: AgentConnection) -> None:
+    mine, other = start(connection, "a", "b")
+    claim = claim_run(connection, "a", worker="w", lease=timedelta(seconds=30))
+    batch = CheckpointBatch(connection, limit=9, delay=DELAY)
+    about: dict[str, Any] = dict(session="s", action="a", next_action="b", context={})
+    with pytest.raises(InvalidStateError, match="a claim of a does not cover b"):
+        batch.add(other, claim=claim, **about)
+    with pytest.raises(InvalidStateError, match="follows a RunState, not None"):
+        batch.add(None, **about)  # type: ignore[arg-type]
+    assert len(batch) == 0
+    assert [
+        getattr(outcome, "run_id", outcome) for outcome in batch.add(mine, claim=claim, **about)
+    ] == ["a"]
+
+
+def test_no_more_than_the_limit_wait_while_the_file_is_locked(
+    connection: AgentConnection, database: Path
+) -> None:
+    states = start(connection, *"abcdefgh")
+    about: dict[str, Any] = dict(session="s", action="a", next_action="b", context={})
+    batch = CheckpointBatch(connection, limit=3, delay=DELAY)
+    connection.execute("PRAGMA busy_timeout = 0").fetchall()
+    with closing(connect(database)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for state in states:
+            with pytest.raises(StorageError, match="is locked"):
+                batch.add(state, **about)
+        assert len(batch) == 3
+        other.execute("ROLLBACK")
+    assert [getattr(outcome, "run_id", outcome) for outcome in batch.flush()] == ["a", "b", "c"]

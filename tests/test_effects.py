@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -477,3 +478,30 @@ def test_without_the_lock_the_loser_still_gets_the_winners_result(
     assert [row[4] for row in rows(database)["tool_effects"]] == [f'"{winner}"']
     with closing(connect(database)) as connection:
         assert kinds(connection) == ["tool_executed", "tool_reused"]
+
+
+def test_a_result_waits_for_a_file_that_is_locked_longer_than_the_timeout(
+    database: Path, tmp_path: Path
+) -> None:
+    ledger, locked = Ledger(tmp_path / "ledger.txt"), threading.Event()
+
+    def hold_the_file() -> None:
+        with closing(connect(database)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            locked.set()
+            time.sleep(0.3)
+            other.execute("ROLLBACK")
+
+    def tool() -> JSONValue:
+        ledger.write("called")
+        holder.start()
+        locked.wait(timeout=10)
+        return "done"
+
+    about: dict[str, Any] = dict(run_id="run-1", session="s1", key="k", tool_name="look")
+    holder = threading.Thread(target=hold_the_file)
+    with closing(connect(database, timeout=0.0)) as connection:
+        assert execute_once(connection, tool, tool_input=None, **about).value == "done"
+        assert execute_once(connection, tool, tool_input=None, **about).reused
+    holder.join()
+    assert ledger.lines() == ["called"]

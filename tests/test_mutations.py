@@ -168,8 +168,8 @@ MUTATIONS = [
     Mutation(
         "the second look, under the lock",
         "stores/sqlite/effects.py",
-        "            if saved is None:\n                result",
-        "            if True:\n                result",
+        "            if saved is None:\n                _require",
+        "            if True:\n                _require",
         "03_idempotent_tool",
     ),
     Mutation(
@@ -231,8 +231,8 @@ MUTATIONS = [
     Mutation(
         "the event of a tool call is recorded",
         "stores/sqlite/effects.py",
-        '                        record("tool_executed")',
-        "                        pass",
+        '                            record("tool_executed")',
+        "                            pass",
         "05_recovery_trace",
     ),
     Mutation(
@@ -266,8 +266,8 @@ MUTATIONS = [
     Mutation(
         "a key is forgotten after its time",
         "payments/books.py",
-        "AND first_seen <= ?",
-        "AND first_seen < 0 * ?",
+        "AND answered <= ?",
+        "AND answered < 0 * ?",
         "08_remote_effects",
     ),
     Mutation(
@@ -308,8 +308,8 @@ MUTATIONS = [
     Mutation(
         "a claimed command is nobody else's",
         "stores/sqlite/outbox.py",
-        "(utc_text(now + claim), command",
-        "(utc_text(now), command",
+        "(utc_text(now + claim), utc",
+        "(utc_text(now), utc",
         "08_remote_effects",
     ),
     Mutation(
@@ -336,8 +336,8 @@ MUTATIONS = [
     Mutation(
         "the attempts are bounded",
         "stores/sqlite/outbox.py",
-        "if command.attempts < max_attempts:",
-        "if True:",
+        'if row["attempts"] >= max_attempts:',
+        "if False:",
         "08_remote_effects",
     ),
     Mutation(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -192,7 +192,7 @@ def within(seconds: float) -> Iterator[Callable[[bool], bool]]:
 
 def test_a_heartbeat_renews_until_its_block_ends(connection: AgentConnection) -> None:
     claim = claimed(connection, start(connection, 1)[0], SHORT)
-    with heartbeat(connection.path, claim, threading.Lock()), within(30) as happened:
+    with heartbeat(connection, claim, threading.Lock()), within(30) as happened:
         ends = {claim.expires_at}
         while not happened(len(ends) == 4):
             ends.add(read_claims(connection)[0].expires_at)
@@ -204,7 +204,7 @@ def test_a_heartbeat_renews_until_its_block_ends(connection: AgentConnection) ->
 def test_a_heartbeat_stops_with_the_process(connection: AgentConnection) -> None:
     run_id = start(connection, 1)[0]
     claim, awake = claimed(connection, run_id, SHORT), threading.Lock()
-    with heartbeat(connection.path, claim, awake):
+    with heartbeat(connection, claim, awake):
         with awake, within(30) as happened:
             while not happened(claim_run(connection, run_id, worker="2", lease=LEASE) is not None):
                 pass
@@ -218,20 +218,63 @@ def test_a_heartbeat_survives_a_locked_file(
     claim = claimed(connection, start(connection, 1)[0], SHORT)
     tried: list[Any] = []
 
-    def connect_once_locked(path: Path) -> AgentConnection:
+    def connect_once_locked(path: Path, **options: Any) -> AgentConnection:
         tried.append(path)
         if len(tried) == 1:
             raise StorageError("is locked")
-        return connect(path)
+        return connect(path, **options)
 
     monkeypatch.setattr("lesson_lib.workers.worker.connect", connect_once_locked)
-    with heartbeat(connection.path, claim, threading.Lock()), within(30) as happened:
+    with heartbeat(connection, claim, threading.Lock()), within(30) as happened:
         while not happened(read_claims(connection) != [claim]):
             pass
     assert len(tried) > 1
 
 
+def test_a_heartbeat_goes_by_the_clock_of_the_holder(connection: AgentConnection) -> None:
+    ahead = timedelta(days=400)
+    connection.clock = lambda: datetime.now(UTC) + ahead
+    claim = claimed(connection, start(connection, 1)[0], SHORT)
+    with heartbeat(connection, claim, threading.Lock()), within(30) as happened:
+        while not happened(read_claims(connection) != [claim]):
+            pass
+    assert read_claims(connection)[0].expires_at > claim.expires_at
+
+
 # One worker.
+
+
+def test_a_worker_takes_up_a_run_again_that_it_lost_to_a_locked_file(
+    connection: AgentConnection, tools: Tools, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_ids = start(connection, 1)
+    failures = [1, 2]
+
+    def locked_twice(point: str) -> None:
+        if point == "finish:begin" and failures:
+            failures.pop()
+            raise StorageError("is locked") from busy()
+
+    work(connection, "worker-1", tools, lease=LEASE, passing=locked_twice)
+    assert failures == []
+    assert f"completed {run_ids[0]}" in capsys.readouterr().out
+    assert unfinished_runs(connection) == []
+
+
+def busy() -> Exception:
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorname = "SQLITE_BUSY"
+    return error
+
+
+def test_a_worker_whose_parent_dies_before_it_says_go_does_nothing(
+    connection: AgentConnection, tmp_path: Path
+) -> None:
+    run_ids = start(connection, 1)
+    with Child(*command(connection.path, tmp_path / "ledger", "w", lease=LEASE)) as worker:
+        assert worker.read() == "ready"
+        assert worker.end().printed == ""
+    assert unfinished_runs(connection) == run_ids
 
 
 def test_a_worker_ends_all_runs_and_gives_each_back(
@@ -737,3 +780,9 @@ def test_a_worker_module_in_the_learners_folder_is_not_taken_for_ours(
     ends = together([command(tmp_path / "agent.db", tmp_path / "ledger", "worker-1", lease=LEASE)])
     assert ends == [ChildEnd("finished", "")]
     assert os.listdir(tmp_path).count("agent.db") == 1  # noqa: PTH208
+
+
+def test_a_child_may_complain_at_length() -> None:
+    code = "import sys; sys.stderr.write('x' * 300_000); print('done')"
+    with Child("-c", code) as child:
+        assert child.end() == ChildEnd("finished", "done\n")

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
@@ -36,9 +37,11 @@ from lesson_lib.stores.sqlite import (
     save_claimed,
     unfinished_runs,
 )
+from lesson_lib.stores.sqlite.connection import is_locked
 from lesson_lib.tickets import Tools, read_runbooks
 from lesson_lib.workers.spans import SlowTools, watch_writes
 
+LOCKED_RUNS = 3  # how often a worker takes up a run again that it lost to a locked file
 POLL = 0.02  # seconds between two looks for a run whose holder may have died
 
 
@@ -67,6 +70,7 @@ def work(
         patience: How long to wait for runs that others hold, in seconds.
     """
     failed: set[str] = set()
+    troubles = Counter[str]()
     take = partial(claim_next, connection, worker=worker, lease=lease, skip=failed)
     rng, awake = Random(worker), awake or threading.Lock()
     waiting_since = time.monotonic()
@@ -78,7 +82,7 @@ def work(
             time.sleep(POLL)
             continue
         try:
-            with heartbeat(connection.path, claim, awake):
+            with heartbeat(connection, claim, awake):
                 state = agent.resume(connection, claim.run_id, worker)
                 save = partial(save_claimed, claim=claim)
                 agent.run_to_end(connection, state, worker, tools, passing=passing, save=save)
@@ -86,7 +90,10 @@ def work(
         except (LeaseLostError, StaleVersionError, RunCompletedError) as error:
             print(f"left {claim.run_id}: {type(error).__name__}", flush=True)
         except Exception as error:  # noqa: BLE001  (no run may keep a worker from the others)
-            failed.add(claim.run_id)
+            troubles[claim.run_id] += 1
+            passes = isinstance(error, StorageError) and is_locked(error)
+            if not passes or troubles[claim.run_id] == LOCKED_RUNS:
+                failed.add(claim.run_id)
             print(f"left {claim.run_id}: {type(error).__name__}", flush=True)
         with suppress(StorageError):  # the lease will end by itself
             release(connection, claim)
@@ -94,14 +101,14 @@ def work(
 
 
 @contextmanager
-def heartbeat(database: Path, claim: Claim, awake: threading.Lock) -> Iterator[None]:
+def heartbeat(connection: AgentConnection, claim: Claim, awake: threading.Lock) -> Iterator[None]:
     """Renew a claim at each third of its lease, until the block ends or the claim is lost.
 
     The thread that renews has a connection of its own. A claim that was lost raises nothing here:
     the next checkpoint of the holder is refused.
 
     Args:
-        database: The database file.
+        connection: The holder's, which says where the file is and what time it is.
         claim: The claim.
         awake: Whoever holds this lock stops the heartbeat, as a paused process stops all of it.
     """
@@ -111,8 +118,12 @@ def heartbeat(database: Path, claim: Claim, awake: threading.Lock) -> Iterator[N
         with suppress(LeaseLostError):
             while not over.wait(claim.lease.total_seconds() / 3):
                 # Where the file is locked, the next beat tries again.
-                with awake, suppress(StorageError), closing(connect(database)) as connection:
-                    renew(connection, claim)
+                with (
+                    awake,
+                    suppress(StorageError),
+                    closing(connect(connection.path, clock=connection.clock)) as own,
+                ):
+                    renew(own, claim)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -149,8 +160,7 @@ def retry_locked[T](
         try:
             return transaction()
         except StorageError as error:
-            name = getattr(error.__cause__, "sqlite_errorname", "")
-            if not name.startswith("SQLITE_BUSY") or attempt == attempts - 1:
+            if not is_locked(error) or attempt == attempts - 1:
                 raise
         sleep(rng.uniform(0, pause * 2**attempt))
     raise ValueError("attempts must be 1 or more")
@@ -193,7 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if point == options.pause_at:
             with awake:
                 print("paused", flush=True)
-                sys.stdin.readline()
+                if not sys.stdin.readline():  # the parent has died
+                    die("kill")
         # After a death at `tool_ran` the tool runs again: no claim closes that window.
         if not point.endswith(":tool_ran") and next(points) == options.die_at:
             die("kill")
@@ -206,7 +217,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.spans:
             watch_writes(connection, spans)
         print("ready", flush=True)
-        sys.stdin.readline()
+        if not sys.stdin.readline():  # the parent has died
+            return
         lease = timedelta(seconds=options.lease)
         work(connection, options.worker, tools, lease=lease, passing=passing, awake=awake)
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from lesson_lib.errors import InvalidStateError, LessonError, StorageError
 from lesson_lib.json_text import JSONValue, from_json, to_json
 from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite.claims import Claim, require_claim
+from lesson_lib.stores.sqlite.claims import Claim, require_claim, require_cover
 from lesson_lib.stores.sqlite.connection import AgentConnection
 from lesson_lib.stores.sqlite.records import write_checkpoint
 
@@ -76,9 +76,17 @@ class CheckpointBatch:
 
         Raises:
             JSONValueError: The context would not survive the round trip. Nothing was added.
-            StorageError: The commit failed. All wait on, this one too.
+            InvalidStateError: The claim is one of another run. Nothing was added.
+            StorageError: The commit failed. All wait on, this one too unless `limit` of them waited
+                already.
         """
+        if not isinstance(state, RunState):
+            raise InvalidStateError(f"a checkpoint follows a RunState, not {state!r:.40}")
+        if claim is not None:
+            require_cover(claim, state)
         copy = from_json(to_json(dict(context), "context"))
+        # Full already: an earlier commit failed, and no more than `limit` may wait.
+        outcomes = self.flush() if len(self._waiting) >= self._limit else []
         self._waiting.append(
             (
                 state,
@@ -86,7 +94,8 @@ class CheckpointBatch:
                 dict(session=session, action=action, next_action=next_action, context=copy),
             )
         )
-        return self.flush() if len(self._waiting) >= self._limit else self.poll()
+        full = len(self._waiting) >= self._limit
+        return outcomes + (self.flush() if full else self.poll())
 
     def poll(self) -> list[Outcome]:
         """Commit what waits if the last commit was long enough ago; see `flush`."""

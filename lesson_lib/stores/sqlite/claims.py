@@ -189,6 +189,16 @@ def require_claim(connection: AgentConnection, claim: Claim) -> None:
         )
 
 
+def require_cover(claim: Claim, state: RunState) -> None:
+    """Do nothing if the claim is one of this run.
+
+    Raises:
+        InvalidStateError: It is not.
+    """
+    if claim.run_id != state.run_id:
+        raise InvalidStateError(f"a claim of {claim.run_id} does not cover {state.run_id}")
+
+
 def save_claimed(
     connection: AgentConnection,
     state: RunState,
@@ -201,14 +211,16 @@ def save_claimed(
 ) -> RunState:
     """Save a checkpoint if the claim still counts: look and write are one transaction.
 
+    Checkpoints are what the token guards. A worker that comes late may still append an event
+    (`run_resumed`, `tool_executed`): it tells what happened, and claims nothing.
+
     Arguments, result and errors are those of `save_checkpoint`.
 
     Raises:
         LeaseLostError: Another worker has taken the run over. Nothing changed.
         InvalidStateError: The claim is one of another run. Nothing changed.
     """
-    if claim.run_id != state.run_id:
-        raise InvalidStateError(f"a claim of {claim.run_id} does not cover {state.run_id}")
+    require_cover(claim, state)
     with connection:
         require_claim(connection, claim)
         return write_checkpoint(

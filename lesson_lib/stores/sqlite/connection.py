@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -216,7 +217,9 @@ def set_pragmas(connection: AgentConnection) -> None:
         ("synchronous", "FULL", 2),
         ("fullfsync", "ON", 1),  # macOS: without it a sync ends in the cache of the drive
     ):
-        _set(connection, f"PRAGMA {name} = {value}")
+        # SQLite itself does not wait for other writers when the journal mode changes.
+        set_it = partial(connection.execute, f"PRAGMA {name} = {value}")
+        while_locked(set_it, connection.timeout).fetchall()
         (found,) = connection.execute(f"PRAGMA {name}").fetchone()
         if found != wanted:
             raise StorageError(
@@ -243,19 +246,27 @@ def schema_statements() -> list[str]:
     return [part.strip() for part in SCHEMA.read_text(encoding="utf-8").split(";") if part.strip()]
 
 
-def _set(connection: AgentConnection, pragma: str) -> None:
-    """Execute a pragma, and wait for other writers: SQLite does not when the mode changes."""
-    deadline = time.monotonic() + connection.timeout
+def while_locked[T](call: Callable[[], T], seconds: float) -> T:
+    """Call again and again while another process has the file locked, for so many seconds.
+
+    Only for what is safe to repeat whole: a transaction that found the file locked did nothing.
+
+    Raises:
+        StorageError: The file is still locked; or the call failed for another reason.
+    """
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            connection.execute(pragma).fetchall()
+            return call()
         except StorageError as error:
-            busy = getattr(error.__cause__, "sqlite_errorname", "").startswith("SQLITE_BUSY")
-            if not busy or time.monotonic() >= deadline:
+            if not is_locked(error) or time.monotonic() >= deadline:
                 raise
             time.sleep(0.01)
-        else:
-            return
+
+
+def is_locked(error: StorageError) -> bool:
+    """Return whether the error says that another process has the file locked."""
+    return getattr(error.__cause__, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 
 def _refuse_before_opening(path: Path) -> None:

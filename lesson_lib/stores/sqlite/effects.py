@@ -22,7 +22,7 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONValue, from_json, to_json
 from lesson_lib.model import ToolResult, require_text
-from lesson_lib.stores.sqlite.connection import AgentConnection
+from lesson_lib.stores.sqlite.connection import AgentConnection, while_locked
 from lesson_lib.stores.sqlite.records import record_event
 
 
@@ -53,7 +53,8 @@ def execute_once(
         key: The idempotency key: the same for every repeat of the same intended call.
         tool_name: The tool's name.
         tool_input: The tool's arguments, a JSON value. Only its SHA-256 is stored.
-        wait: How long to wait for another caller of the same key, in seconds.
+        wait: How long to wait for another caller of the same key, and then for the right to save
+            the result, in seconds.
 
     Raises:
         IdempotencyConflictError: The key was used by another run, or with another tool or input.
@@ -73,8 +74,7 @@ def execute_once(
     for name, text in texts.items():
         require_text(name, text)
     digest = hashlib.sha256(to_json(tool_input, "tool_input").encode()).hexdigest()
-    if not connection.execute("SELECT 1 FROM agent_runs WHERE run_id = ?", (run_id,)).fetchone():
-        raise UnknownRunError(f"{connection.path} holds no run {run_id!r}: start it first")
+    _require_run(connection, run_id)
 
     def record(event_type: str) -> None:
         record_event(
@@ -91,15 +91,22 @@ def execute_once(
         with _only_caller(connection.path, key, wait):
             saved = _saved(connection, key)
             if saved is None:
+                _require_run(connection, run_id)  # it may be finished and deleted by now
                 result = _call(function, key)
-                with connection:
-                    saved_now = connection.execute(
-                        "INSERT INTO tool_effects VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                        (key, run_id, tool_name, digest, result),
-                    )
-                    if saved_now.rowcount == 1:
-                        record("tool_executed")
-                if saved_now.rowcount == 1:
+
+                def save() -> bool:
+                    with connection:
+                        saved_now = connection.execute(
+                            "INSERT INTO tool_effects VALUES (?, ?, ?, ?, ?)"
+                            " ON CONFLICT DO NOTHING",
+                            (key, run_id, tool_name, digest, result),
+                        )
+                        if saved_now.rowcount == 1:
+                            record("tool_executed")
+                    return saved_now.rowcount == 1
+
+                # A result that is lost is a call that is repeated: be patient.
+                if while_locked(save, wait):
                     return ToolResult(key, tool_name, from_json(result), reused=False)
                 # The lock failed us, and another caller saved its result first: that one counts.
                 saved = _saved(connection, key)
@@ -118,6 +125,11 @@ def execute_once(
     with connection:
         record("tool_reused")
     return ToolResult(key, tool_name, value, reused=True)
+
+
+def _require_run(connection: AgentConnection, run_id: str) -> None:
+    if not connection.execute("SELECT 1 FROM agent_runs WHERE run_id = ?", (run_id,)).fetchone():
+        raise UnknownRunError(f"{connection.path} holds no run {run_id!r}: start it first")
 
 
 def _saved(connection: AgentConnection, key: str) -> Any:
