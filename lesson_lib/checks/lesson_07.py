@@ -38,11 +38,21 @@ def _claimed_run() -> Iterator[tuple[AgentConnection, RunState, Claim]]:
         yield connection, state, claim
 
 
+def _uncommitted(connection: AgentConnection) -> bool:
+    """Take back what was not committed, as the death of the process would; was there anything?"""
+    is_open = connection.in_transaction
+    if is_open:
+        connection.execute("ROLLBACK")
+    return is_open
+
+
 @exercise(1, "write the body of save_fenced")
 def exercise_1(save_fenced: Callable[..., RunState]) -> str | None:
     """Let a holder save that nobody replaced, one that was, and one that is at the worst moment."""
     with _claimed_run() as (connection, state, claim):
         saved = given(save_fenced(connection, claim, state, **CHECKPOINT))
+        if _uncommitted(connection):
+            return "the transaction is still open: the death of the process would undo it"
         if saved != load_state(connection, state.run_id) or saved.version != 1:
             return "worker-1 has the run, and its checkpoint was not saved and returned"
     with _claimed_run() as (connection, state, claim):
@@ -53,6 +63,9 @@ def exercise_1(save_fenced: Callable[..., RunState]) -> str | None:
             pass
         else:
             return "worker-2 had taken the run over, and worker-1 could still save"
+        _uncommitted(connection)
+        if load_state(connection, state.run_id) != state:
+            return "worker-1 was refused, and still its checkpoint is saved"
     with _claimed_run() as (connection, state, claim):
         saved_late, taken = False, list[Claim | None]()
 
@@ -87,8 +100,10 @@ def exercise_1(save_fenced: Callable[..., RunState]) -> str | None:
 @exercise(2, "change the rule of may_take_over")
 def exercise_2(may_take_over: Callable[[Claim, datetime], bool]) -> str | None:
     """Ask about one claim at several times."""
-    begin = datetime(2026, 1, 5, 8, tzinfo=UTC)
+    begin, short = datetime(2026, 1, 5, 8, tzinfo=UTC), timedelta(seconds=5)
     claim = Claim(1, "run-T104", "worker-1", LEASE, begin + LEASE)
+    if not may_take_over(Claim(2, "run-T104", "worker-1", short, begin + LEASE), begin):
+        return "a lease of 5 s, whose end lies 30 s ahead: wanted True, for the clock was set back"
     for seconds, wanted, when in (
         (0, False, "a claim was made this very moment"),
         (29.5, False, "half a second of the lease is left"),
@@ -129,6 +144,10 @@ def exercise_3(claim_urgent: Callable[..., Claim | None]) -> str | None:
                 return f"worker-{number} got {run_id}, wanted {wanted}: {why}"
             if found and found.worker != f"worker-{number}":
                 return f"the claim is one of {found.worker}, wanted: worker-{number}"
+            if found and found.lease != LEASE:
+                return "the lease of the claim is not the one that was asked for"
+            if found and found.token != number + 1:
+                return "other runs were claimed on the way: claim one only"
         if any(read_events(connection, name) != before for name, before in events.items()):
             return "a claimed run got new events: only claim it, the worker resumes it later"
     return None

@@ -64,3 +64,32 @@ def claim_urgent(connection, worker, lease):
             if claim is not None:
                 return claim
     return None
+# %% exercise-1 wrong: saves first and looks afterwards
+def save_fenced(connection, claim, state, **checkpoint):
+    with connection:
+        new = write_checkpoint(connection, state, **checkpoint)
+    with connection:
+        require_claim(connection, claim)
+    return new
+# %% exercise-1 wrong: never commits
+def save_fenced(connection, claim, state, **checkpoint):
+    connection.execute("BEGIN IMMEDIATE")
+    require_claim(connection, claim)
+    return write_checkpoint(connection, state, **checkpoint)
+# %% exercise-2 wrong: knows one lease only
+def may_take_over(claim, now):
+    from datetime import timedelta
+
+    left = claim.expires_at - now
+    return left <= timedelta(0) or left > timedelta(seconds=30)
+# %% exercise-3 wrong: a lease of its own
+def claim_urgent(connection, worker, lease):
+    def is_normal(run_id):
+        ticket = load_state(connection, run_id).context["ticket"]
+        return classify(ticket["outage_minutes"], ticket["safety_impact"]) == "normal"
+
+    for run_id in sorted(unfinished_runs(connection), key=is_normal):
+        claim = claim_run(connection, run_id, worker=worker, lease=2 * lease)
+        if claim is not None:
+            return claim
+    return None
