@@ -143,7 +143,11 @@ def test_a_key_belongs_to_one_request(
         ({"key": ""}, InvalidStateError),
         ({"session": ""}, InvalidStateError),
         ({"tool_name": ""}, InvalidStateError),
+        ({"key": "run-Ž:pay"}, InvalidStateError),
+        ({"key": "a\nb"}, InvalidStateError),
+        ({"key": "k" * 256}, InvalidStateError),
         ({"request": {"at": {1}}}, JSONValueError),
+        ({"request": [1]}, InvalidStateError),
         ({"run_id": "run-9"}, sqlite3.IntegrityError),
     ],
     ids=str,
@@ -205,10 +209,10 @@ def test_a_row_and_its_event_are_both_there_or_neither(
 
 
 def test_open_intents_come_oldest_first(ready: AgentConnection, clock: Clock) -> None:
-    for key, minutes in (("a", 2), ("b", -1), ("c", -1)):
+    for key, minutes in (("a", 2), ("c", -1), ("b", -1), ("d", 0)):
         clock.move(minutes=minutes)
         put(ready, key=key)
-    assert [intent.idempotency_key for intent in open_intents(ready)] == ["c", "b", "a"]
+    assert [intent.idempotency_key for intent in open_intents(ready)] == ["b", "d", "c", "a"]
 
 
 def test_a_run_with_an_open_intent_is_not_deleted(ready: AgentConnection) -> None:
@@ -232,7 +236,7 @@ def test_a_time_needs_its_zone(ready: AgentConnection) -> None:
 
 
 def test_times_sort_as_text() -> None:
-    times = [START + timedelta(microseconds=1, days=d, hours=h) for d in (0, 300) for h in (0, 13)]
+    times = [START + timedelta(days=d, microseconds=m) for d in (0, 300) for m in (0, 1, 10**6)]
     assert sorted(map(utc_text, times)) == list(map(utc_text, times))
 
 
@@ -268,6 +272,26 @@ def test_a_refusal_is_stored_and_anything_else_leaves_the_intent_open(
         assert rows(database) == before
     refused = call(ready, put(ready), Scripted(payments=RefusedError("too much")), session="s1")
     assert (refused.status, refused.answer) == ("refused", "too much")
+
+
+@pytest.mark.parametrize("store", [confirm, refuse])
+def test_a_late_session_does_not_call_what_was_answered_meanwhile(
+    ready: AgentConnection, store: Callable[..., Intent]
+) -> None:
+    old, service = put(ready), Scripted()
+    name = "answer" if store is confirm else "reason"
+    stored = store(ready, old, session="s2", **{name: "said"})
+    assert call(ready, old, service, session="s1") == stored
+    assert settle(ready, old, service, session="s1", key_lives=DAY) == stored
+    assert service.asked == ["outcome k"]
+
+
+def test_a_naive_clock_fails_before_the_service_is_asked(ready: AgentConnection) -> None:
+    intent, service = put(ready), Scripted()
+    ready.clock = lambda: START.replace(tzinfo=None)
+    with pytest.raises(InvalidStateError, match="naive time"):
+        settle(ready, intent, service, session="s2", key_lives=DAY)
+    assert service.asked == []
 
 
 # Settling: what the service says x how old the intent is.

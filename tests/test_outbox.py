@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from remote_parts import START, Clock, begin, client, fee, served
 from store_parts import rows
 
 from lesson_lib.errors import (
+    CorruptStateError,
     IdempotencyConflictError,
     InvalidStateError,
     JSONValueError,
@@ -82,8 +83,9 @@ def put(connection: AgentConnection, key: str, cents: int = 12_000, /, **changed
         put_command(connection, **{**usual, **changed})
 
 
-def claim(connection: AgentConnection, max_attempts: int = 3) -> Command | None:
-    return claim_command(connection, claim=MINUTE, max_attempts=max_attempts, session="w1")
+def claim(connection: AgentConnection, max_attempts: int = 3, **changed: Any) -> Command | None:
+    how = {"claim": MINUTE, "key_lives": timedelta(hours=23), "session": "w1"}
+    return claim_command(connection, **{**how, "max_attempts": max_attempts, **changed})
 
 
 def claimed(connection: AgentConnection) -> Command:
@@ -119,7 +121,7 @@ def test_a_command_is_stored_with_its_checkpoint(ready: AgentConnection) -> None
         put_command(ready, run_id="run-1", key="k", tool_name="pay", request=fee("run-1"))
     assert load_state(ready, "run-1").version == 1
     assert commands(ready) == [
-        Command("k", "run-1", 1, "pay", fee("run-1"), "waiting", 0, None, None)
+        Command("k", "run-1", 1, "pay", fee("run-1"), "waiting", 0, None, None, 0)
     ]
 
 
@@ -168,7 +170,10 @@ def test_a_command_is_put_inside_a_transaction_only(ready: AgentConnection) -> N
         ({"key": ""}, InvalidStateError),
         ({"key": "run-2:a"}, IdempotencyConflictError),
         ({"tool_name": ""}, InvalidStateError),
+        ({"key": "run-Ž:a"}, InvalidStateError),
+        ({"key": "k" * 256}, InvalidStateError),
         ({"request": {"at": {1}}}, JSONValueError),
+        ({"request": [1]}, InvalidStateError),
         ({"run_id": "run-9"}, sqlite3.IntegrityError),
     ],
     ids=str,
@@ -181,6 +186,13 @@ def test_what_cannot_be_put_is_not_stored(
     with pytest.raises(error):
         put(ready, "run-1:b", **changed)
     assert rows(database) == before
+
+
+def test_a_time_needs_its_zone(ready: AgentConnection) -> None:
+    ready.clock = lambda: START.replace(tzinfo=None)
+    with pytest.raises(InvalidStateError, match="naive time"):
+        put(ready, "run-1:a")
+    assert commands(ready) == []
 
 
 # Claiming: one worker, one attempt, in order.
@@ -258,6 +270,57 @@ def test_a_clock_that_is_set_back_delays_and_loses_nothing(
     assert claimed(ready).attempts == 1
 
 
+def test_a_clock_that_is_set_back_a_year_stops_nothing(
+    ready: AgentConnection, clock: Clock
+) -> None:
+    put(ready, "run-1:a")
+    put(ready, "run-2:a")
+    claimed(ready)  # its key is in use since a time that is to come: nobody knows how old it is
+    clock.move(days=-365)
+    assert claimed(ready).idempotency_key == "run-2:a"
+    assert claim(ready) is None
+    assert seen(ready) == {"run-1:a": ("dead", 1), "run-2:a": ("waiting", 1)}
+
+
+def test_the_clock_is_read_when_the_lock_is_there(ready: AgentConnection) -> None:
+    locked: list[bool] = []
+    put(ready, "run-1:a")
+
+    def clock() -> datetime:
+        locked.append(ready.in_transaction)
+        return START
+
+    ready.clock = clock
+    claimed(ready)
+    assert set(locked) == {True}
+
+
+def test_a_claim_is_not_negative(ready: AgentConnection) -> None:
+    put(ready, "run-1:a")
+    with pytest.raises(InvalidStateError, match="must not be negative"):
+        claim(ready, claim=-MINUTE)
+    assert seen(ready) == {"run-1:a": ("waiting", 0)}
+
+
+@pytest.mark.parametrize(
+    "request_json", ['{"a": 1e999}', f'{{"a": {2**70}}}', "[" * 200 + "]" * 200]
+)
+def test_a_command_that_cannot_be_decoded_holds_up_nobody_else(
+    ready: AgentConnection, request_json: str
+) -> None:
+    put(ready, "run-1:a")
+    put(ready, "run-2:a")
+    ready.execute(
+        "UPDATE outbox_commands SET request_json = ? WHERE run_id = 'run-1'", (request_json,)
+    )
+    assert claimed(ready).idempotency_key == "run-2:a"
+    assert kinds(ready) == [("w1", "command_dead")]
+    with pytest.raises(CorruptStateError, match="run-1:a cannot be decoded"):
+        commands(ready, "dead")
+    decide_dead_letter(ready, "run-1:a", "skip", person="Ada")
+    assert commands(ready, "dead") == []
+
+
 # How an attempt ends.
 
 
@@ -279,6 +342,31 @@ def test_a_late_worker_cannot_undo_what_another_one_did(
     mark_delivered(ready, late, session="late", answer="another")
     assert rows(database) == before
     assert kinds(ready) == [("w2", "command_delivered")]
+
+
+def test_a_late_worker_cannot_undo_what_a_person_decided(
+    ready: AgentConnection, database: Path, clock: Clock
+) -> None:
+    put(ready, "run-1:a")
+    late = claimed(ready)
+    clock.move(minutes=1)
+    assert claim(ready, max_attempts=1) is None
+    decide_dead_letter(ready, "run-1:a", "retry", person="Ada")
+    for again in range(2):  # before the next attempt, and in it, which is the first one again
+        before = rows(database)
+        mark_failed(ready, late, session="late", error="?", retry_in=None)
+        assert rows(database) == before
+        clock.move(minutes=1)
+        assert claimed(ready).attempts == late.attempts + again
+
+
+def test_a_late_worker_finds_the_command_gone(ready: AgentConnection) -> None:
+    put(ready, "run-1:a")
+    late = claimed(ready)
+    ready.execute("DELETE FROM outbox_commands")
+    mark_failed(ready, late, session="late", error="?", retry_in=None)
+    mark_delivered(ready, late, session="late", answer=1)
+    assert kinds(ready) == []
 
 
 @pytest.mark.parametrize("decision", [None, "skip", "retry"])
@@ -338,6 +426,7 @@ def test_a_person_skips_a_dead_letter_and_its_run_goes_on(ready: AgentConnection
         ("run-1:a", "skip", "holds no dead letter 'run-1:a'"),
         ("run-1:z", "retry", "holds no dead letter 'run-1:z'"),
         ("run-2:a", "forget", "retry or skip, not 'forget'"),
+        ("run-\ud800", "skip", "lone surrogate"),
     ],
 )
 def test_only_dead_letters_are_decided(
@@ -371,6 +460,11 @@ def test_a_run_keeps_what_its_open_commands_need(ready: AgentConnection, status:
     else:
         delete_run(ready, "run-1")
         assert commands(ready) == []
+
+
+def test_there_are_four_statuses(ready: AgentConnection) -> None:
+    with pytest.raises(InvalidStateError, match="not 'wating'"):
+        commands(ready, "wating")
 
 
 def test_the_table_is_made_once(ready: AgentConnection, database: Path) -> None:
@@ -424,6 +518,33 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_key(
     deliver(ready, client(server))
     assert seen(ready) == {"run-1:a": ("delivered", 2)}
     assert bank(server) == ["run-1"]
+
+
+@pytest.mark.parametrize("hours", [22, 23, 25])
+def test_a_command_is_not_sent_again_when_its_key_may_be_forgotten(
+    ready: AgentConnection, server: PaymentServer, clock: Clock, hours: int
+) -> None:
+    server.books.clock = lambda: clock().timestamp()
+    put(ready, "run-1:a")
+    clock.move(days=3)  # the age of the key counts, not that of the command
+
+    def die(point: str) -> None:
+        if point == "sent":
+            raise SimulatedCrash
+
+    with pytest.raises(SimulatedCrash):
+        deliver(ready, client(server), passing=die)
+    clock.move(hours=hours)
+    for _ in range(2):
+        deliver(ready, client(server))
+        assert bank(server) == ["run-1"]
+        if hours == 22:
+            assert seen(ready) == {"run-1:a": ("delivered", 2)}
+            break
+        assert commands(ready, "dead")[0].last_error == (
+            "the service may have forgotten its key: a person must look whether it was done"
+        )
+        decide_dead_letter(ready, "run-1:a", "retry", person="Ada")
 
 
 def test_a_poisoned_run_holds_up_nobody_else(
@@ -522,6 +643,22 @@ def test_the_worker_is_a_program_of_its_own(
 
 
 # The waits.
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"max_attempts": 0},
+        {"base": -MINUTE},
+        {"cap": -MINUTE},
+        {"claim": -MINUTE},
+        {"cap": timedelta(days=2)},
+    ],
+    ids=str,
+)
+def test_a_policy_is_refused_that_could_not_work(changed: dict[str, Any]) -> None:
+    with pytest.raises(InvalidStateError, match="a policy has 1 attempt or more"):
+        RetryPolicy(**changed)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from remote_parts import client, fee, served
@@ -17,6 +19,7 @@ from remote_parts import client, fee, served
 from lesson_lib.children import Child
 from lesson_lib.errors import ChildError, KeyBusyError, RefusedError, RemoteError
 from lesson_lib.json_text import from_json
+from lesson_lib.ledger import Ledger
 from lesson_lib.payments import service as payment_service
 from lesson_lib.payments.books import LIMIT_CENTS
 from lesson_lib.payments.client import Answer, Payments, Service, WithoutKeys
@@ -93,7 +96,7 @@ def test_a_payment_without_one_well_formed_key_is_turned_away(
     assert server.books.bank.lines() == []
 
 
-@pytest.mark.parametrize("key", ["k", 'a "quoted" one', r"back\slash", "a/b?c#d%20", "k" * 255])
+@pytest.mark.parametrize("key", ["k", 'a "quoted" one', r"back\slash", "a/b?c#d%20", '"' * 255])
 def test_a_key_may_hold_any_printable_character(payments: Payments, key: str) -> None:
     receipt = payments.pay(key, fee("run-1"))
     assert payments.pay(key, fee("run-1")) == payments.outcome(key) == receipt
@@ -129,6 +132,12 @@ def test_a_request_that_is_no_payment_is_turned_away_and_takes_no_key(
     assert problem["status"] == status
     assert send(payments, "k").status == 201
     assert len(server.books.bank.lines()) == 1
+
+
+def test_an_address_that_cannot_be_read_is_turned_away(server: PaymentServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
+        connection.sendall(b"GET http://[ HTTP/1.0\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.0 400 ")
 
 
 @pytest.mark.parametrize("length", [[], [("Content-Length", "-1")], [("Content-Length", "1e9")]])
@@ -263,6 +272,20 @@ def test_a_key_is_forgotten_after_its_time_and_then_pays_again(
     assert len(server.books.bank.lines()) == 2
 
 
+def test_a_key_is_remembered_from_its_answer_on(server: PaymentServer, payments: Payments) -> None:
+    now = 1_000.0
+    server.books.clock = lambda: now
+    server.faults += ["slow"]
+    with ThreadPoolExecutor() as threads:
+        threads.submit(payments.pay, "k", fee("run-1"))
+        server.control({"await_slow": 1})
+        now += 86_400.0
+        server.control({"go_on": True})
+    assert payments.outcome("k") is not None
+    now += 86_400.0
+    assert payments.outcome("k") is None
+
+
 def test_a_key_is_not_forgotten_while_its_request_is_in_progress(service: Service) -> None:
     service.fail("slow")
     with ThreadPoolExecutor() as threads:
@@ -333,6 +356,14 @@ def test_a_service_that_dies_with_several_requests_in_progress_settles_each(
     assert len(service.paid("run-1")) == 3
 
 
+def test_the_number_of_a_payment_that_never_was_is_not_given_again(service: Service) -> None:
+    service.fail("die_before")
+    with pytest.raises(RemoteError):
+        service.client.pay("k", fee("run-1"))
+    service.start()
+    assert service.client.pay("l", fee("run-1"))["payment_id"] == "payment-2"
+
+
 def test_a_forgotten_key_does_not_vouch_for_its_second_payment(service: Service) -> None:
     service.client.pay("k", fee("run-1"))
     service.move_clock(timedelta(hours=25))
@@ -341,6 +372,66 @@ def test_a_forgotten_key_does_not_vouch_for_its_second_payment(service: Service)
         service.client.pay("k", fee("run-1"))
     service.start()
     assert service.client.outcome("k") is None
+
+
+class BrokenError(Exception):
+    """Something that nobody expected."""
+
+
+@pytest.mark.parametrize("part", ["pay", "record"])
+def test_an_unexpected_error_leaves_no_key_in_progress(
+    server: PaymentServer, payments: Payments, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    broken = [True]
+
+    def break_once(*arguments: Any) -> Any:
+        if broken and broken.pop():
+            raise BrokenError
+        return plain(*arguments)
+
+    plain = getattr(server.books, part)
+    monkeypatch.setattr(server.books, part, break_once)
+    with pytest.raises(RemoteError, match="no answer"):
+        payments.pay("k", fee("run-1"))
+    moved = part == "record"
+    assert (payments.outcome("k") is not None) == moved
+    payments.pay("k", fee("run-1"))
+    assert len(server.books.bank.lines()) == 1
+
+
+def test_a_service_that_cannot_even_settle_dies(
+    server: PaymentServer, payments: Payments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise BrokenError
+
+    died: list[bool] = []
+    for part in ("record", "settle"):
+        monkeypatch.setattr(server.books, part, fail)
+    monkeypatch.setattr(payment_service, "die_if", died.append)
+    with pytest.raises(RemoteError):
+        payments.pay("k", fee("run-1"))
+    assert died[-1]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"faults": {"slow": 1}},
+        {"faults": "slow"},
+        {"faults": [["slow"]]},
+        {"faults": 1},
+        {"later": "1"},
+        {"later": None},
+        {"await_slow": "1"},
+    ],
+    ids=str,
+)
+def test_an_order_that_makes_no_sense_is_turned_away(
+    payments: Payments, order: dict[str, object]
+) -> None:
+    assert payments.ask("POST", "/control", order).status == 400
+    assert send(payments, "k").status == 201
 
 
 def test_faults_come_in_the_order_they_were_told(service: Service) -> None:
@@ -383,12 +474,21 @@ def test_a_transfer_that_died_is_in_the_list_when_it_was_paid(service: Service) 
         assert len(service.client.payments_of(fault)) == len(service.paid(fault)) == paid
 
 
-def test_a_payment_is_refunded_once(service: Service) -> None:
-    service.client.pay("k", fee("run-1"))
-    with ThreadPoolExecutor(10) as threads:
-        refunds = list(threads.map(service.client.refund, ["payment-1"] * 20))
-    assert refunds == [{"refund_id": "refund-1"}] * 20
-    assert service.bank.lines() == ["payment-1 run-1 12000", "refund-1 run-1 12000"]
+def test_a_payment_is_refunded_once(
+    server: PaymentServer, payments: Payments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_slowly(bank: Ledger) -> list[str]:
+        lines = plain_lines(bank)
+        time.sleep(0.01)
+        return lines
+
+    plain_lines = Ledger.lines
+    monkeypatch.setattr(Ledger, "lines", read_slowly)
+    send(payments, "k")
+    with ThreadPoolExecutor(5) as threads:
+        refunds = list(threads.map(payments.refund, ["payment-1"] * 10))
+    assert refunds == [{"refund_id": "refund-1"}] * 10
+    assert server.books.bank.lines() == ["payment-1 run-1 12000", "refund-1 run-1 12000"]
 
 
 @pytest.mark.parametrize("payment_id", ["payment-2", "refund-1", "", None, 1, ["payment-1"]])
@@ -409,6 +509,16 @@ def test_without_keys_the_first_payment_counts_and_others_are_paid_back(service:
         assert unkeyed.outcome("run-1:pay") == {"payment_id": "payment-1", **fee("run-1")}
     names = ["payment-1", "payment-2", "payment-3", "refund-2", "refund-3"]
     assert service.paid("run-1") == names
+
+
+def test_without_keys_what_was_paid_back_does_not_count(service: Service) -> None:
+    unkeyed = WithoutKeys(service.client)
+    unkeyed.pay("run-1:pay", fee("run-1"))
+    service.client.refund("payment-1")
+    assert unkeyed.outcome("run-1:pay") is None
+    unkeyed.pay("run-1:pay", fee("run-1"))
+    assert unkeyed.outcome("run-1:pay") == {"payment_id": "payment-2", **fee("run-1")}
+    assert service.paid("run-1") == ["payment-1", "refund-1", "payment-2"]
 
 
 # The process.

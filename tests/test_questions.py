@@ -93,6 +93,10 @@ def test_another_question_needs_another_id(
     [
         ({"choices": []}, InvalidStateError),
         ({"choices": ["yes", ""]}, InvalidStateError),
+        ({"choices": "yes"}, InvalidStateError),
+        ({"choices": [["yes"]]}, InvalidStateError),
+        ({"choices": ["yes", "no", "yes"]}, InvalidStateError),
+        ({"question_id": "\ud800"}, InvalidStateError),
         ({"question": ""}, InvalidStateError),
         ({"question_id": ""}, InvalidStateError),
         ({"session": ""}, InvalidStateError),
@@ -131,6 +135,7 @@ def test_the_first_answer_stays(asking: AgentConnection, database: Path, second:
         ("q", "", "Ada", "'' is none of yes, no"),
         ("r", "yes", "Ada", "there is no question 'r'"),
         ("q", "yes", "", "person must be non-empty text"),
+        ("\ud800", "yes", "Ada", "lone surrogate"),
     ],
 )
 def test_what_is_no_answer_changes_nothing(

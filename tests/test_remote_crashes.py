@@ -17,7 +17,7 @@ from lesson_lib.errors import KeyBusyError, RemoteError, SimulatedCrash
 from lesson_lib.ledger import Ledger
 from lesson_lib.payments import call_out
 from lesson_lib.payments.call_out import POINTS, Watched, open_run, work
-from lesson_lib.payments.client import Service
+from lesson_lib.payments.client import Service, WithoutKeys
 from lesson_lib.payments.delivery import RetryPolicy, child_command, deliver_due
 from lesson_lib.payments.service import FAULTS
 from lesson_lib.stores.sqlite import (
@@ -27,7 +27,7 @@ from lesson_lib.stores.sqlite import (
     load_state,
     read_events,
 )
-from lesson_lib.stores.sqlite.intents import create_intents, open_intents
+from lesson_lib.stores.sqlite.intents import call, create_intents, find_intent, open_intents
 from lesson_lib.stores.sqlite.outbox import commands, create_outbox, put_command
 from lesson_lib.stores.sqlite.questions import answer, create_questions, waiting_questions
 
@@ -171,6 +171,21 @@ def test_who_says_pay_again_pays_again(database: Path, service: Service) -> None
         kinds = [event.event_type for event in read_events(connection, run_id)]
     assert kinds.count("tool_refused") == kinds.count("question_asked") == 1
     assert kinds.count("tool_intended") == 2
+    assert len(service.paid(run_id)) == 1
+
+
+def test_an_answer_that_came_meanwhile_counts_more_than_a_person(
+    database: Path, service: Service
+) -> None:
+    run_id, key = "late", "late:pay_call_out"
+    session(database, service, run_id, "first", "person", die_at="intended", fault="")
+    session(database, service, run_id, "second", "person", die_at="", fault="")
+    with closing(connect(database)) as connection:
+        answer(connection, key, "pay again", person="Ada")
+        intent = find_intent(connection, key)
+        assert intent is not None
+        call(connection, intent, WithoutKeys(service.client), session="first")  # it was only slow
+    assert finish(database, service, run_id, "person") == 0
     assert len(service.paid(run_id)) == 1
 
 

@@ -20,10 +20,10 @@ TABLE = """CREATE TABLE IF NOT EXISTS payments (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
     key         TEXT UNIQUE,            -- NULL: there was none, or it is forgotten
     fingerprint TEXT NOT NULL,
-    first_seen  REAL NOT NULL,          -- in seconds
     request     TEXT NOT NULL,
     status      INTEGER,                -- NULL: in progress
-    body        TEXT
+    body        TEXT,
+    answered    REAL                    -- in seconds
 ) STRICT"""
 
 
@@ -54,7 +54,7 @@ class Books:
 
     Args:
         folder: Holds both files.
-        retention: How long a key is remembered, in seconds.
+        retention: How long a key is remembered after its answer, in seconds.
         clock: The time, in seconds.
     """
 
@@ -67,10 +67,7 @@ class Books:
         self.rows.execute("PRAGMA journal_mode = WAL")
         self.rows.execute(TABLE)
         for row in self.rows.execute("SELECT * FROM payments WHERE status IS NULL").fetchall():
-            if self.has(f"payment-{row['number']}"):
-                self.record(row["number"], 201, receipt(row["number"], from_json(row["request"])))
-            else:
-                self.rows.execute("DELETE FROM payments WHERE number = ?", (row["number"],))
+            self.settle(row["number"])
 
     def reserve(self, key: str | None, request: JSONObject) -> tuple[int, Reply | None]:
         """Take a number for a new payment, or give the answer that its key got before.
@@ -86,9 +83,8 @@ class Books:
             row = self._row(key)
             if row is None:
                 new = self.rows.execute(
-                    """INSERT INTO payments (key, fingerprint, first_seen, request)
-                    VALUES (?, ?, ?, ?)""",
-                    (key, fingerprint, self.clock(), text),
+                    "INSERT INTO payments (key, fingerprint, request) VALUES (?, ?, ?)",
+                    (key, fingerprint, text),
                 )
                 return int(new.lastrowid or 0), None
         if row["fingerprint"] != fingerprint:
@@ -116,17 +112,32 @@ class Books:
         """Keep the answer, and return it."""
         with self.lock:
             self.rows.execute(
-                "UPDATE payments SET status = ?, body = ? WHERE number = ?",
-                (status, to_json(body), number),
+                "UPDATE payments SET status = ?, body = ?, answered = ? WHERE number = ?",
+                (status, to_json(body), self.clock(), number),
             )
         return Reply(status, body)
 
+    def settle(self, number: int) -> None:
+        """Give a payment without an answer the one that the bank's statement tells."""
+        query = "SELECT * FROM payments WHERE number = ? AND status IS NULL"
+        with self.lock:
+            row = self.rows.execute(query, (number,)).fetchone()
+        if row is None:
+            return
+        if self.has(f"payment-{row['number']}"):
+            self.record(number, 201, receipt(number, from_json(row["request"])))
+        else:
+            with self.lock:
+                self.rows.execute("DELETE FROM payments WHERE number = ?", (number,))
+
     def payments(self, reference: str) -> list[JSONObject]:
-        """Return the payments of a reference that happened, oldest first."""
+        """Return what was paid under a reference and not paid back, oldest first."""
         with self.lock:
             rows = self.rows.execute("SELECT * FROM payments ORDER BY number").fetchall()
         receipts = [receipt(row["number"], from_json(row["request"])) for row in rows]
-        return [r for r in receipts if r["reference"] == reference and self.has(r["payment_id"])]
+        names = {line.split()[0] for line in self.bank.lines()}
+        paid = {name for name in names if name.replace("payment", "refund") not in names}
+        return [r for r in receipts if r["reference"] == reference and r["payment_id"] in paid]
 
     def refund(self, payment_id: object) -> Reply:
         """Pay back, once: a refund names the payment that it undoes, and so needs no key."""
@@ -148,7 +159,7 @@ class Books:
 
     def _forget_old_keys(self) -> None:
         self.rows.execute(
-            "UPDATE payments SET key = NULL WHERE status IS NOT NULL AND first_seen <= ?",
+            "UPDATE payments SET key = NULL WHERE key IS NOT NULL AND answered <= ?",
             (self.clock() - self.retention,),
         )
 

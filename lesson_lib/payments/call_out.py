@@ -21,7 +21,7 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONObject
 from lesson_lib.model import RunState
-from lesson_lib.payments.client import Payments, WithoutKeys
+from lesson_lib.payments.client import KEY_LIVES, Payments, WithoutKeys
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     connect,
@@ -44,7 +44,6 @@ from lesson_lib.stores.sqlite.intents import (
 )
 from lesson_lib.stores.sqlite.questions import answer_of, ask, create_questions
 
-KEY_LIVES = timedelta(hours=23)  # the service keeps keys for 24 hours, and clocks differ
 CHOICES = ("paid", "pay again")
 POINTS = ("begin", "intended", "called", "confirmed", "asked", "waiting")
 
@@ -115,7 +114,10 @@ def pay_or_ask(
 
 
 def follow_decision(connection: AgentConnection, state: RunState, session: str) -> RunState:
-    """Do what a person decided; return the state as it is while there is no decision."""
+    """Do what a person decided; return the state as it is while there is no decision.
+
+    An answer of the service that has been stored meanwhile counts more than the decision.
+    """
     key = state.context["key"]
     choice, intent = answer_of(connection, key), find_intent(connection, key)
     if choice is None or intent is None:
@@ -123,7 +125,10 @@ def follow_decision(connection: AgentConnection, state: RunState, session: str) 
     if choice == "paid":
         intent = confirm(connection, intent, session=session, answer="as a person says")
         return _complete(connection, state, session, intent.status, intent.answer)
-    refuse(connection, intent, session=session, reason="a person says that it did not happen")
+    reason = "a person says that it did not happen"
+    intent = refuse(connection, intent, session=session, reason=reason)
+    if intent.status == "confirmed":
+        return _complete(connection, state, session, intent.status, intent.answer)
     return save_checkpoint(
         connection,
         state,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -16,15 +16,26 @@ from lesson_lib.ledger import Ledger
 from lesson_lib.payments.books import BANK, NO_SUCH_KEY
 
 DAY = timedelta(hours=24)
+KEY_LIVES = timedelta(hours=23)  # the service keeps keys for 24 hours, and clocks differ
+REFUSALS = (400, 403, 413, 422)  # 401, 404, 410, 429 and others speak of now, or of the way
+LONGEST_ANSWER = 1_000_000  # bytes
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the service answered; `replayed` if it was the answer to an earlier request."""
+    """What the service answered.
+
+    Args:
+        status: The HTTP status.
+        value: The decoded body.
+        replayed: Whether it was the answer to an earlier request.
+        is_problem: Whether it is a problem body (RFC 9457), as the service's refusals are.
+    """
 
     status: int
     value: JSONValue
     replayed: bool = False
+    is_problem: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         """Return the status and what it is about, on one line."""
@@ -39,7 +50,8 @@ class Payments:
 
     Args:
         address: Such as `127.0.0.1:8080`.
-        patience: How long to wait for an answer, in seconds.
+        patience: How long to wait for the next piece of an answer, in seconds. It is no deadline:
+            an answer that trickles in may take longer.
     """
 
     address: str
@@ -57,34 +69,35 @@ class Payments:
             KeyBusyError: The first request with this key is still in progress. Ask later.
             RefusedError: This request will never succeed.
         """
-        return _value(self.ask("POST", "/payments", request, key))
+        return _said(self.ask("POST", "/payments", request, key), "payment_id")
 
     def outcome(self, key: str) -> JSONObject | None:
         """Return the receipt of the payment with this key, None if the service knows no such key.
 
         Raises:
-            RemoteError, KeyBusyError, RefusedError: As in `pay`.
+            RemoteError, KeyBusyError: As in `pay`.
+            RefusedError: The payment was refused. Only its stored answer says so: any other
+                refusal is about this question.
         """
         answer = self.ask("GET", f"/payments/{quote(key, safe='')}")
         # Only in the service's own words: a proxy on the way says 404 too.
         if answer.status == 404 and NO_SUCH_KEY in str(answer.value):
             return None
-        return _value(answer)
+        return _said(answer, "payment_id", final=answer.replayed)
 
     def transfer(self, request: JSONObject) -> JSONObject:
         """Pay the old way, without a key: every request is a new one. Errors as in `pay`."""
-        return _value(self.ask("POST", "/transfers", request))
+        return _said(self.ask("POST", "/transfers", request), "payment_id")
 
     def payments_of(self, reference: str) -> list[JSONObject]:
-        """Return what was paid so far under a reference, oldest first. Errors as in `pay`."""
-        found: list[JSONObject] = _value(
-            self.ask("GET", f"/payments?reference={quote(reference, safe='')}")
-        )["payments"]
-        return found
+        """Return what was paid under a reference and not paid back. Errors as in `pay`."""
+        answer = self.ask("GET", f"/payments?reference={quote(reference, safe='')}")
+        found: list[JSONValue] = _said(answer, "payments", list)["payments"]
+        return [_said(Answer(answer.status, receipt), "payment_id") for receipt in found]
 
     def refund(self, payment_id: str) -> JSONObject:
         """Undo a payment; a repeat changes nothing. Errors as in `pay`."""
-        return _value(self.ask("POST", "/refunds", {"payment_id": payment_id}))
+        return _said(self.ask("POST", "/refunds", {"payment_id": payment_id}), "refund_id")
 
     def ask(
         self, method: str, path: str, body: JSONObject | None = None, key: str | None = None
@@ -92,7 +105,8 @@ class Payments:
         """Send one request and return the answer, whatever its status.
 
         Raises:
-            RemoteError: No answer came. What the service did is not known.
+            RemoteError: No answer came, or one that cannot be used. What the service did is not
+                known.
         """
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if key is not None:
@@ -104,25 +118,32 @@ class Payments:
         try:
             connection.request(method, path, text, headers)
             reply = connection.getresponse()
+            # Without a length, half of an answer could not be told from a whole one.
+            if reply.length is None or reply.length > LONGEST_ANSWER:
+                raise ValueError("the answer has no length, or is too long")
             value = from_json(reply.read().decode())
+            to_json(value)  # what could not be stored is no answer
         except (OSError, HTTPException, ValueError) as error:
             raise RemoteError(
                 f"no answer to {method} {path.partition('?')[0]}: what the service did is not known"
             ) from error
         finally:
             connection.close()
-        return Answer(reply.status, value, reply.headers.get("Idempotent-Replayed") == "true")
+        replayed = reply.headers.get("Idempotent-Replayed") == "true"
+        is_problem = reply.headers.get_content_type() == "application/problem+json"
+        return Answer(reply.status, value, replayed, is_problem)
 
 
-def _value(answer: Answer) -> JSONObject:
-    if 200 <= answer.status < 300 and isinstance(answer.value, dict):
-        return answer.value
-    title = answer.value.get("title") if isinstance(answer.value, dict) else None
-    said = f"the service said {answer.status}: {title}"
+def _said(answer: Answer, name: str, kind: type = str, *, final: bool = True) -> JSONObject:
+    """Return what the service said if it holds this name; a refusal counts where it is `final`."""
+    value: JSONObject = answer.value if isinstance(answer.value, dict) else {}
+    if 200 <= answer.status < 300 and isinstance(value.get(name), kind):
+        return value
+    said = f"the service said {answer.status}: {value.get('title')}"
     if answer.status == 409:
         raise KeyBusyError(said)
-    # 408, 425 and 429 mean "not now".
-    if 400 <= answer.status < 500 and answer.status not in (404, 408, 425, 429):
+    # Not just any 4xx: a proxy on the way refuses in words of its own.
+    if answer.status in REFUSALS and answer.is_problem and final:
         raise RefusedError(said)
     raise RemoteError(said)
 
@@ -138,7 +159,10 @@ class WithoutKeys:
         return self.service.transfer(request)
 
     def outcome(self, key: str) -> JSONObject | None:
-        """Return the first payment of the run, and pay back any other; None if there is none."""
+        """Return the first payment of the run, and pay back any other; None if there is none.
+
+        What was paid back before is in no list, so it counts as not paid.
+        """
         paid = self.service.payments_of(key.partition(":")[0])
         for surplus in paid[1:]:
             self.service.refund(surplus["payment_id"])

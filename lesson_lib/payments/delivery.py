@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from lesson_lib.crash import die
-from lesson_lib.errors import KeyBusyError, RefusedError, RemoteError
-from lesson_lib.payments.client import Payments
+from lesson_lib.errors import InvalidStateError, KeyBusyError, RefusedError, RemoteError
+from lesson_lib.payments.client import KEY_LIVES, Payments
 from lesson_lib.stores.sqlite import AgentConnection, connect
 from lesson_lib.stores.sqlite.outbox import Command, claim_command, mark_delivered, mark_failed
 
@@ -26,12 +26,25 @@ class RetryPolicy:
         base: The longest wait after the first attempt; it doubles with each one.
         cap: No wait is longer.
         claim: How long a command belongs to the worker that took it; longer than a request takes.
+        key_lives: How long after its first attempt a command may be tried again: as long as the
+            service surely remembers its key.
+
+    Raises:
+        InvalidStateError: There is no attempt, or a time is negative or longer than a key lives.
     """
 
     max_attempts: int = 6
     base: timedelta = timedelta(seconds=2)
     cap: timedelta = timedelta(minutes=5)
     claim: timedelta = timedelta(minutes=1)
+    key_lives: timedelta = KEY_LIVES
+
+    def __post_init__(self) -> None:
+        times = (self.base, self.cap, self.claim)
+        if self.max_attempts < 1 or not timedelta() <= min(times) <= max(times) <= self.key_lives:
+            raise InvalidStateError(
+                "a policy has 1 attempt or more, and times from 0 up to key_lives"
+            )
 
     def wait_after(self, attempt: int, chance: random.Random) -> timedelta:
         """Return how long to wait after this attempt, counted from 1.
@@ -57,7 +70,8 @@ def deliver_next(
     """Try the next command that is due, and store how it went; None if none is due.
 
     A worker that dies after the request and before the mark makes it again later, with the same
-    key: at least once from here, once at a service that keeps the key.
+    key: at least once from here, once at a service that keeps the key. When the service may have
+    forgotten the key, the command is not sent again: it becomes a dead letter.
 
     Args:
         connection: An open connection, outside of a transaction.
@@ -68,7 +82,11 @@ def deliver_next(
         passing: Called with the name of each crash point: `claimed`, `sent`, `marked`.
     """
     command = claim_command(
-        connection, claim=policy.claim, max_attempts=policy.max_attempts, session=session
+        connection,
+        claim=policy.claim,
+        max_attempts=policy.max_attempts,
+        key_lives=policy.key_lives,
+        session=session,
     )
     if command is None:
         return None

@@ -26,7 +26,7 @@ from lesson_lib.payments.books import LIMIT_CENTS, Books, Problem, Reply, checke
 
 # When the next payment goes wrong: die_between is after the money moved, before it is written down.
 FAULTS = ("slow", "fail_before", "fail_after", "die_before", "die_between", "die_after")
-LONGEST_BODY = 10_000  # bytes
+LONGEST_BODY = 10_000  # bytes; the rest is not read, so who sends far more may miss the answer
 LONGEST_KEY = 255
 LONGEST_WAIT = 30.0  # seconds, for whoever waits for another request
 SF_STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')  # RFC 8941, section 3.3.3
@@ -72,6 +72,14 @@ class PaymentServer(ThreadingHTTPServer):
         number, answer = self.books.reserve(key, request)
         if answer is not None:
             return answer
+        try:
+            answer = self._pay(number, request, fault)
+        except Exception:
+            self._settle_or_die(number)
+            raise
+        return None if fault == "fail_after" else answer
+
+    def _pay(self, number: int, request: JSONObject, fault: str) -> Reply:
         if request["amount_cents"] > LIMIT_CENTS:
             title = f"{request['amount_cents']} cents are over the limit of {LIMIT_CENTS}"
             return self.books.record(number, 403, Problem(403, title).reply.body)
@@ -83,11 +91,19 @@ class PaymentServer(ThreadingHTTPServer):
             die_if(fault == "die_between")
             answer = self.books.record(number, 201, receipt(number, request))
             die_if(fault == "die_after")
+            return answer
         finally:
             with self.turn:
                 self.held -= fault == "slow"
                 self.turn.notify_all()
-        return None if fault == "fail_after" else answer
+
+    def _settle_or_die(self, number: int) -> None:
+        # A key must not stay "in progress" when nothing is at work; the next start settles it too.
+        try:
+            self.books.settle(number)
+        except Exception:
+            die_if(True)
+            raise
 
     def _wait_for_go(self) -> None:
         with self.turn:
@@ -99,12 +115,14 @@ class PaymentServer(ThreadingHTTPServer):
     def control(self, order: JSONObject) -> Reply:
         """Obey the lesson: have faults, let slow requests go on, move the clock."""
         faults = order.get("faults", self.faults)
-        if not set(faults) <= set(FAULTS):
+        if not isinstance(faults, list) or not all(fault in FAULTS for fault in faults):
             raise Problem(400, f"The faults are {', '.join(FAULTS)}")
+        later, wanted = order.get("later", 0.0), order.get("await_slow", 0)
+        if type(later) not in (int, float) or type(wanted) is not int:
+            raise Problem(400, "later is a number, await_slow a whole number")
         self.faults = faults
-        self.later += order.get("later", 0.0)
+        self.later += later
         with self.turn:
-            wanted = order.get("await_slow", 0)
             if not self.turn.wait_for(lambda: self.held >= wanted, LONGEST_WAIT):
                 raise Problem(504, "No slow request has come")
             if order.get("go_on"):
@@ -133,7 +151,10 @@ class Handler(BaseHTTPRequestHandler):
         """Write nothing."""
 
     def _get(self) -> Reply:
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError:
+            raise Problem(400, "The address cannot be read") from None
         if url.path == "/payments":
             reference = parse_qs(url.query).get("reference", [""])[0]
             return Reply(200, {"payments": self.server.books.payments(reference)})
@@ -160,9 +181,10 @@ class Handler(BaseHTTPRequestHandler):
         if not found:
             raise Problem(400, "Idempotency-Key is missing")
         text = SF_STRING.fullmatch(found[0].strip())
-        if len(found) > 1 or text is None or not 0 < len(text[1]) <= LONGEST_KEY:
+        key = re.sub(r"\\(.)", r"\1", text[1]) if text else ""
+        if len(found) > 1 or not 0 < len(key) <= LONGEST_KEY:
             raise Problem(400, 'Idempotency-Key must be one "quoted string"')
-        return re.sub(r"\\(.)", r"\1", text[1])
+        return key
 
     def _body(self) -> JSONObject:
         length = self.headers.get("Content-Length", "")

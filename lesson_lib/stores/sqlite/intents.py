@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -32,6 +33,7 @@ STATEMENTS = (
     WHEN EXISTS (SELECT 1 FROM tool_intents WHERE run_id = OLD.run_id AND status = 'intended')
     BEGIN SELECT RAISE(ABORT, 'what became of an intent is not known yet: settle it first'); END""",
 )
+KEY = re.compile(r"[ -~]{1,255}")
 
 
 class KeyedService(Protocol):
@@ -98,17 +100,18 @@ def intend(
         connection: An open connection, outside of a transaction.
         run_id: The run; it must exist.
         session: Which process life intends it.
-        key: The idempotency key of the call, the same for every repeat.
+        key: The idempotency key of the call, the same for every repeat; see `require_key`.
         tool_name: What is called.
         request: What it is called with, a JSON object.
 
     Raises:
         IdempotencyConflictError: The key belongs to another run, tool or request.
+        InvalidStateError: The key cannot be sent, or the request is no JSON object.
         sqlite3.IntegrityError: There is no such run.
     """
-    text = to_json(request, "request")
+    text = request_text(request)
     with connection:
-        found = find_intent(connection, key)
+        found = find_intent(connection, require_key(key))
         if found is not None:
             same = (found.run_id, found.tool_name, to_json(found.request))
             if same != (run_id, tool_name, text):
@@ -145,9 +148,16 @@ def call(
 ) -> Intent:
     """Make the call of an intent, outside of any transaction, and store what came of it.
 
+    An intent that somebody has answered meanwhile is returned as it is stored. No look can help
+    against an answer that comes between it and the call: a person who says "it did not happen"
+    must be sure that no session is still at it.
+
     Raises:
         KeyBusyError, RemoteError: There is no answer to store, so the intent stays open.
     """
+    intent = _found(connection, intent.idempotency_key)
+    if intent.status != "intended":
+        return intent
     try:
         answer = service.pay(intent.idempotency_key, intent.request)
     except RefusedError as error:
@@ -175,9 +185,12 @@ def settle(
 
     Raises:
         OutcomeUnknownError: The service knows no such key, and may have forgotten it.
+        InvalidStateError: The clock gives a naive time.
         KeyBusyError: The first request is still in progress.
         RemoteError: The service gives no answer.
     """
+    # A naive clock must fail before the service is asked.
+    utc_text(connection.clock())
     try:
         answer = service.outcome(intent.idempotency_key)
     except RefusedError as error:
@@ -191,6 +204,28 @@ def settle(
             " person must find out whether it happened"
         )
     return call(connection, intent, service, session=session)
+
+
+def require_key(key: str) -> str:
+    """Return the key if every client can send it: it travels in an HTTP header.
+
+    Raises:
+        InvalidStateError: It is not 1 to 255 printable ASCII characters.
+    """
+    if not KEY.fullmatch(require_text("key", key)):
+        raise InvalidStateError(f"the key {key!r} must be 1 to 255 printable ASCII characters")
+    return key
+
+
+def request_text(request: JSONObject) -> str:
+    """Return the JSON text of a request.
+
+    Raises:
+        InvalidStateError, JSONValueError: It is no JSON object.
+    """
+    if not isinstance(request, dict):
+        raise InvalidStateError(f"request must be a dict, not a {type(request).__name__}")
+    return to_json(request, "request")
 
 
 def utc_text(moment: datetime) -> str:

@@ -67,19 +67,20 @@ def ask(
         session: Which process life asks.
         question_id: The question's name, the same at every repeat.
         question: What a person reads.
-        choices: The answers to choose from.
+        choices: The answers to choose from, each once.
 
     Raises:
         TransactionError: No transaction is open.
         IdempotencyConflictError: Another question has this id.
-        InvalidStateError: There is nothing to choose from.
+        InvalidStateError: There is nothing to choose from, or an argument is no usable text.
+        sqlite3.IntegrityError: There is no such run.
     """
     if not connection.in_transaction:
         raise TransactionError("ask writes inside the caller's `with connection:` block")
-    if not choices:
-        raise InvalidStateError(f"the question {question_id} has no choices")
     wanted = (run_id, question, tuple(require_text("choice", choice) for choice in choices))
-    found = _find(connection, question_id)
+    if isinstance(choices, str) or not choices or len(set(choices)) < len(choices):
+        raise InvalidStateError(f"the choices of {question_id!r} must be a list, each of them once")
+    found = _find(connection, require_text("question_id", question_id))
     if found is not None:
         if (found.run_id, found.question, found.choices) != wanted:
             raise IdempotencyConflictError(f"another question has the id {question_id}")
@@ -87,7 +88,7 @@ def ask(
     connection.execute(
         "INSERT INTO run_questions VALUES (?, ?, ?, ?, NULL, NULL)",
         (
-            require_text("question_id", question_id),
+            question_id,
             run_id,
             require_text("question", question),
             to_json(list(choices), "choices"),
@@ -136,7 +137,7 @@ def waiting_questions(connection: AgentConnection) -> list[Question]:
 
 
 def _need(connection: AgentConnection, question_id: str) -> Question:
-    found = _find(connection, question_id)
+    found = _find(connection, require_text("question_id", question_id))
     if found is None:
         raise InvalidStateError(f"there is no question {question_id!r}")
     return found
