@@ -29,7 +29,11 @@ def exercise_1(next_step: Callable[[str, float, float], str]) -> str | None:
         ("not known", 23): ("ask a person", "the key may be forgotten by now"),
         ("not known", 500): ("ask a person", "the key may be forgotten, or never have been used"),
         ("not known", -1): ("ask a person", "the clock was set back, so the age says nothing"),
+        ("not known", 0): ("repeat", "a key of this very moment is remembered"),
         ("found", 500): ("confirm", "a receipt counts at any age"),
+        ("found", -1): ("confirm", "a receipt counts, whatever the clock says"),
+        ("in progress", -1): ("wait", "it is at work, whatever the clock says"),
+        ("no answer", -1): ("wait", "the service may know, whatever the clock says"),
         ("in progress", 500): ("wait", "it is at work, at any age"),
         ("no answer", 500): ("wait", "the service may still know, so ask it again first"),
     }
@@ -39,6 +43,8 @@ def exercise_1(next_step: Callable[[str, float, float], str]) -> str | None:
             return f"{said!r} at the age of {age} hours gives {step!r}: use one of {known}"
         if step != wanted:
             return f"{said!r} at the age of {age} hours gives {step!r}, wanted {wanted!r}: {reason}"
+    if next_step("not known", 23, 48) != "repeat":
+        return "'not known' at the age of 23 hours is repeated where keys live for 48: see key_lives"
     return None
 
 
@@ -51,11 +57,13 @@ def exercise_2(save_both: Callable[..., object]) -> str | None:
             calls = _Calls(connection, alive)
             with suppress(SimulatedCrash):
                 save_both(connection, calls.checkpoint, calls.command)
+            if connection.in_transaction:  # what was not committed dies with the process
+                connection.execute("ROLLBACK")
             saved = load_state(connection, "run-T104").version == 1
             put = len(outbox.commands(connection)) == 1
         if alive == 2 and not (saved and put):
             missing = "command" if saved else "checkpoint"
-            return f"nobody died, and still there is no {missing}"
+            return f"nobody died, and still there is no {missing} that is committed"
         if saved and not put:
             return "died between the two: the run is finished, and nobody will ever pay"
         if put and not saved:

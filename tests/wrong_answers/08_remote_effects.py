@@ -57,3 +57,19 @@ policy = RetryPolicy(
 )
 # %% exercise-3 wrong: no policy
 policy = 12
+# %% exercise-1 wrong: asks a person about a receipt when the clock was set back
+def next_step(said, age, key_lives):
+    if age < 0:
+        return "ask a person"
+    if said == "found":
+        return "confirm"
+    if said in ("in progress", "no answer"):
+        return "wait"
+    return "repeat" if age < key_lives else "ask a person"
+# %% exercise-1 wrong: knows one service only
+def next_step(said, age, key_lives):
+    if said == "found":
+        return "confirm"
+    if said in ("in progress", "no answer"):
+        return "wait"
+    return "repeat" if 0 <= age < 23 else "ask a person"
