@@ -44,7 +44,9 @@ def exercise_1(next_step: Callable[[str, float, float], str]) -> str | None:
         if step != wanted:
             return f"{said!r} at the age of {age} hours gives {step!r}, wanted {wanted!r}: {reason}"
     if next_step("not known", 23, 48) != "repeat":
-        return "'not known' at the age of 23 hours is repeated where keys live for 48: see key_lives"
+        return (
+            "'not known' at the age of 23 hours is repeated where keys live for 48: see key_lives"
+        )
     return None
 
 
