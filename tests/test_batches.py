@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,22 +36,10 @@ from lesson_lib.stores.sqlite import (
     read_events,
     start_run,
 )
+from lesson_lib.workers.trials import Clock
 
-START = datetime(2026, 1, 5, 8, tzinfo=UTC)
+START = Clock.start
 DELAY = timedelta(milliseconds=20)
-
-
-class Clock:
-    """A clock that stands until it is moved, by milliseconds."""
-
-    def __init__(self) -> None:
-        self.time = START
-
-    def __call__(self) -> datetime:
-        return self.time
-
-    def move(self, milliseconds: float) -> None:
-        self.time += timedelta(milliseconds=milliseconds)
 
 
 @pytest.fixture
@@ -103,7 +91,7 @@ def test_after_a_quiet_time_a_checkpoint_is_committed_at_once(
         (state,) = add(batch, state)
         assert state == load_state(connection, "r")
         assert (state.version, len(batch), batch.due) == (version, 0, None)
-        clock.move(20)
+        clock.move(0.02)
 
 
 def test_in_a_storm_a_checkpoint_waits_until_the_delay_is_over(
@@ -113,11 +101,11 @@ def test_in_a_storm_a_checkpoint_waits_until_the_delay_is_over(
     states = start(connection, *"abcd")
     before, count = rows(database), len(commits)
     for state in states:
-        clock.move(4.9)
+        clock.move(4.9 / 1000)
         assert add(batch, state) == batch.poll() == []
     assert (len(batch), batch.due) == (4, START + DELAY)
     assert rows(database) == before
-    clock.move(0.4)
+    clock.move(0.4 / 1000)
     assert batch.poll() == [load_state(connection, name) for name in "abcd"]
     assert len(commits) == count + 1
     assert (len(batch), batch.due, batch.poll()) == (0, None, [])
@@ -130,7 +118,7 @@ def test_a_checkpoint_that_comes_when_the_delay_is_over_takes_the_others_along(
     batch = in_a_storm(connection)
     early, late = start(connection, "early", "late")
     assert add(batch, early) == []
-    clock.move(20)
+    clock.move(0.02)
     assert [state.run_id for state in add(batch, late)] == ["early", "late"]
 
 
@@ -149,14 +137,14 @@ def test_the_oldest_never_waits_longer_than_the_delay(
     batch = CheckpointBatch(connection, limit=5, delay=DELAY)
 
     def note(outcomes: list[Any]) -> None:
-        waited.extend(clock.time - came[state.run_id] for state in outcomes)
+        waited.extend(clock.now - came[state.run_id] for state in outcomes)
 
     for number, state in enumerate(start(connection, *map(str, range(60)))):
-        arrival = clock.time + timedelta(milliseconds=rng.expovariate(1 / rng.choice((2, 30))))
+        arrival = clock.now + timedelta(milliseconds=rng.expovariate(1 / rng.choice((2, 30))))
         while batch.due is not None and batch.due <= arrival:
-            clock.time = batch.due
+            clock.now = batch.due
             note(batch.poll())
-        clock.time = came[str(number)] = arrival
+        clock.now = came[str(number)] = arrival
         note(add(batch, state))
     note(batch.flush())
     assert len(waited) == 60
@@ -170,7 +158,7 @@ def test_a_clock_that_is_set_back_lets_nobody_wait(
 ) -> None:
     batch = in_a_storm(connection)
     (state,) = start(connection, "r")
-    clock.move(milliseconds)
+    clock.move(milliseconds / 1000)
     assert [saved.version for saved in add(batch, state)] == [1]
 
 
@@ -236,7 +224,7 @@ def test_a_claim_must_still_count_at_the_commit(connection: AgentConnection, clo
     for state in (mine, taken):
         claim = claim_run(connection, state.run_id, worker="worker-1", lease=lease)
         add(batch, state, claim=claim)
-    clock.move(6)
+    clock.move(0.006)
     assert claim_run(connection, "taken", worker="worker-2", lease=lease)
     saved, refused = batch.flush()
     assert (saved, type(refused)) == (load_state(connection, "mine"), LeaseLostError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta, timezone
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
@@ -39,22 +39,10 @@ from lesson_lib.stores.sqlite import (
     save_claimed,
     start_run,
 )
+from lesson_lib.workers.trials import Clock
 
-START = datetime(2026, 1, 5, 8, tzinfo=UTC)
+START = Clock.start
 LEASE = timedelta(seconds=30)
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.time = START
-
-    def __call__(self) -> datetime:
-        return self.time
-
-    def move(self, seconds: float) -> None:
-        self.time += timedelta(seconds=seconds)
 
 
 @pytest.fixture
@@ -316,7 +304,7 @@ def test_a_lease_does_not_depend_on_the_time_zone(
     connection: AgentConnection, database: Path, clock: Clock, hours: float
 ) -> None:
     zone = timezone(timedelta(hours=hours))
-    with closing(connect(database, clock=lambda: clock.time.astimezone(zone))) as abroad:
+    with closing(connect(database, clock=lambda: clock.now.astimezone(zone))) as abroad:
         assert claimed(abroad, "worker-1").expires_at == START + LEASE
         assert read_claims(connection) == read_claims(abroad)
         assert refused(connection, "worker-2")
