@@ -488,8 +488,8 @@ MUTATIONS = [
     Mutation(
         "a full batch is committed",
         "stores/sqlite/batches.py",
-        "if len(self._waiting) >= self._limit else",
-        "if False else",
+        "self._limit, self._delay = connection, limit, delay",
+        "self._limit, self._delay = connection, 10**9, delay",
         "07_several_workers",
     ),
     Mutation(
