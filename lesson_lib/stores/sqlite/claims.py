@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from lesson_lib.errors import (
@@ -17,7 +17,7 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONValue
 from lesson_lib.model import RunState, require_text
-from lesson_lib.stores.sqlite.connection import AgentConnection
+from lesson_lib.stores.sqlite.connection import AgentConnection, aware, utc_text
 from lesson_lib.stores.sqlite.records import unfinished_runs, write_checkpoint
 
 # AUTOINCREMENT never gives a number twice, not even after its row was deleted.
@@ -90,13 +90,14 @@ def claim_run(
             raise UnknownRunError(f"{connection.path} holds no run {run_id!r}: start it first")
         if row["status"] == "completed":
             raise RunCompletedError(f"{run_id} is completed: there is nothing left to claim")
-        now = _now(connection)  # inside the transaction: waiting for its lock may have taken long
+        # Asked inside the transaction: waiting for its lock may have taken long.
+        now = aware(connection.clock())
         if row["token"] is not None and _claim(row).is_live(now):
             return None
         ((token,),) = connection.execute(
             """REPLACE INTO run_claims (run_id, worker, lease_seconds, expires_at_utc)
             VALUES (?, ?, ?, ?) RETURNING token""",
-            (run_id, worker, lease.total_seconds(), _text(now + lease)),
+            (run_id, worker, lease.total_seconds(), utc_text(now + lease)),
         ).fetchall()
     return Claim(token, run_id, worker, lease, now + lease)
 
@@ -115,7 +116,7 @@ def claim_next(
     Returns:
         The claim; None where each run is finished, held or skipped.
     """
-    claims, now = read_claims(connection), _now(connection)
+    claims, now = read_claims(connection), aware(connection.clock())
     held = {claim.run_id for claim in claims if claim.is_live(now)}
     for run_id in unfinished_runs(connection):
         if run_id in held or run_id in skip:
@@ -144,10 +145,10 @@ def renew(connection: AgentConnection, claim: Claim) -> Claim:
     """
     with connection:
         require_claim(connection, claim)
-        renewed = replace(claim, expires_at=_now(connection) + claim.lease)
+        renewed = replace(claim, expires_at=aware(connection.clock()) + claim.lease)
         connection.execute(
             "UPDATE run_claims SET expires_at_utc = ? WHERE token = ?",
-            (_text(renewed.expires_at), claim.token),
+            (utc_text(renewed.expires_at), claim.token),
         )
     return renewed
 
@@ -241,14 +242,3 @@ def _claim(row: Any) -> Claim:
         timedelta(seconds=row["lease_seconds"]),
         datetime.fromisoformat(row["expires_at_utc"]),
     )
-
-
-def _now(connection: AgentConnection) -> datetime:
-    now = connection.clock()
-    if now.tzinfo is None:
-        raise InvalidStateError("the clock gives a naive time: use datetime.now(UTC)")
-    return now.astimezone(UTC)
-
-
-def _text(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

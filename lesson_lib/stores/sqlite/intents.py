@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from lesson_lib.errors import (
@@ -15,7 +15,7 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
 from lesson_lib.model import require_text
-from lesson_lib.stores.sqlite.connection import AgentConnection
+from lesson_lib.stores.sqlite.connection import AgentConnection, utc_text
 from lesson_lib.stores.sqlite.records import record_event
 
 STATEMENTS = (
@@ -226,17 +226,6 @@ def request_text(request: JSONObject) -> str:
     if not isinstance(request, dict):
         raise InvalidStateError(f"request must be a dict, not a {type(request).__name__}")
     return to_json(request, "request")
-
-
-def utc_text(moment: datetime) -> str:
-    """Return a time as text that sorts as the time does.
-
-    Raises:
-        InvalidStateError: The time does not say to which zone it belongs.
-    """
-    if moment.tzinfo is None:
-        raise InvalidStateError("the clock gives a naive time: use datetime.now(UTC)")
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _answered(

@@ -15,8 +15,8 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
 from lesson_lib.model import require_text
-from lesson_lib.stores.sqlite.connection import AgentConnection
-from lesson_lib.stores.sqlite.intents import request_text, require_key, utc_text
+from lesson_lib.stores.sqlite.connection import AgentConnection, utc_text
+from lesson_lib.stores.sqlite.intents import request_text, require_key
 from lesson_lib.stores.sqlite.records import record_event
 
 STATUSES = ("waiting", "delivered", "dead", "skipped")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from datetime import UTC
 
 from lesson_lib.errors import (
     CorruptStateError,
@@ -16,7 +15,7 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONValue, to_json
 from lesson_lib.model import Event, RunState, require_text
-from lesson_lib.stores.sqlite.connection import AgentConnection
+from lesson_lib.stores.sqlite.connection import AgentConnection, utc_text
 
 
 def record_event(
@@ -44,10 +43,7 @@ def record_event(
     """
     if not connection.in_transaction:
         raise TransactionError("record_event writes inside the caller's `with connection:` block")
-    now = connection.clock()
-    if now.tzinfo is None:
-        raise InvalidStateError("the clock gives a naive time: use datetime.now(UTC)")
-    utc = now.astimezone(UTC).isoformat(timespec="microseconds")
+    now = utc_text(connection.clock())
     connection.execute(
         """INSERT INTO agent_events
         SELECT :run_id, coalesce(max(sequence), 0) + 1, :session, :type, :action, :detail, :now
@@ -58,7 +54,7 @@ def record_event(
             "type": require_text("event_type", event_type),
             "action": require_text("action", action),
             "detail": to_json(dict(detail or {}), "detail"),
-            "now": utc.replace("+00:00", "Z"),
+            "now": now,
         },
     )
 
