@@ -30,6 +30,7 @@ from lesson_lib.stores.sqlite import (
     read_events,
     save_checkpoint,
 )
+from lesson_lib.stores.sqlite.connection import utc_text
 from lesson_lib.stores.sqlite.intents import (
     Intent,
     call,
@@ -40,7 +41,6 @@ from lesson_lib.stores.sqlite.intents import (
     open_intents,
     refuse,
     settle,
-    utc_text,
 )
 
 RECEIPT = {"payment_id": "payment-1"}
