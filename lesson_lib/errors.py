@@ -73,6 +73,18 @@ class ToolResultError(LessonError):
     """The tool ran, but its result cannot be saved as JSON."""
 
 
+class CheckpointError(LessonError):
+    """A stored checkpoint cannot be trusted. The message says why."""
+
+
+class CheckpointSizeError(LessonError):
+    """A checkpoint would be larger than allowed: nothing was written."""
+
+
+class CheckpointConflictError(LessonError):
+    """Two checkpoints of one run claim the same version with different contents."""
+
+
 class LeaseLostError(LessonError):
     """Another worker has taken over the run: this one's claim no longer counts."""
 

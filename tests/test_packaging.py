@@ -46,6 +46,7 @@ ORDER = [
     *("workers.storm", "workers.figures"),
     *("payments", "payments.books", "payments.service", "payments.client", "payments.delivery"),
     *("payments.call_out", "payments.trials", "payments.figures"),
+    *("checkpoints", "checkpoints.schema", "checkpoints.codec", "checkpoints.archive"),
     *("checks", "checks.lesson"),
 ]
 # What does the work does not depend on what notebooks display.

@@ -1,0 +1,1 @@
+"""Lesson 09: what a checkpoint holds, as bytes that can be trusted, kept no longer than needed."""
