@@ -147,7 +147,11 @@ def test_what_is_imported_is_declared(
         # A package in a folder that many share is declared by its whole name: backports.zstd.
         shared = {name.split(".")[0] for name in names if canonicalize_name(name) in declared}
         for name in {name.split(".")[0] for name in names} - shared:
-            if name in sys.stdlib_module_names | LATER_MODULES or name in own or name == "lesson_lib":
+            if (
+                name in sys.stdlib_module_names | LATER_MODULES
+                or name in own
+                or name == "lesson_lib"
+            ):
                 continue
             if not declared & {canonicalize_name(each) for each in providers.get(name, [])}:
                 undeclared.add(f"{path.relative_to(ROOT).as_posix()} imports {name}")
