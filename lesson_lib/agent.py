@@ -13,7 +13,7 @@ from lesson_lib.errors import (
     UnknownRunError,
 )
 from lesson_lib.json_text import JSONObject, JSONValue
-from lesson_lib.model import RunState
+from lesson_lib.model import RunState, ToolResult
 from lesson_lib.stores.sqlite import (
     AgentConnection,
     execute_once,
@@ -131,6 +131,7 @@ def run_next_action(
     crash_after_tool: bool = False,
     passing: Callable[[str], None] = lambda point: None,
     save: Callable[..., RunState] | None = None,
+    execute: Callable[..., ToolResult] | None = None,
 ) -> RunState:
     """Perform the next action of a run and save a checkpoint; return the new state.
 
@@ -144,6 +145,7 @@ def run_next_action(
         passing: Called with the name of each crash point the action comes to, such as
             `lookup_runbook:before_checkpoint`.
         save: What saves the checkpoint, with the arguments of `save_checkpoint`, the default.
+        execute: What calls a tool, with the arguments of `execute_once`, the default.
 
     Raises:
         RunCompletedError: The run is finished.
@@ -168,7 +170,7 @@ def run_next_action(
             passing(f"{action}:tool_ran")
             return value
 
-        return execute_once(
+        return (execute or execute_once)(
             connection,
             function,
             run_id=state.run_id,
@@ -206,10 +208,13 @@ def run_to_end(
     *,
     passing: Callable[[str], None] = lambda point: None,
     save: Callable[..., RunState] | None = None,
+    execute: Callable[..., ToolResult] | None = None,
 ) -> RunState:
     """Perform actions until the run is completed; return its last state."""
     while state.status != "completed":
-        state = run_next_action(connection, state, session, tools, passing=passing, save=save)
+        state = run_next_action(
+            connection, state, session, tools, passing=passing, save=save, execute=execute
+        )
     return state
 
 

@@ -85,6 +85,14 @@ class CheckpointConflictError(LessonError):
     """Two checkpoints of one run claim the same version with different contents."""
 
 
+class NotKeptError(LessonError):
+    """What was asked for about a run's past is not stored in this way of keeping runs."""
+
+
+class ReplayError(LessonError):
+    """The events of a run do not lead to a state, or a replay looks at more than the events."""
+
+
 class LeaseLostError(LessonError):
     """Another worker has taken over the run: this one's claim no longer counts."""
 

@@ -48,12 +48,32 @@ ORDER = [
     *("payments", "payments.books", "payments.service", "payments.client", "payments.delivery"),
     *("payments.call_out", "payments.trials", "payments.figures"),
     *("checkpoints", "checkpoints.schema", "checkpoints.codec", "checkpoints.archive"),
+    *("checkpoints.history", "checkpoints.inventory", "checkpoints.measuring"),
+    *("checkpoints.trials", "checkpoints.goldens", "checkpoints.damage", "checkpoints.figures"),
+    *("checkpoints.retention", "checkpoints.privacy", "checkpoints.scenes"),
+    *("recovery", "recovery.waiting", "recovery.buffer", "recovery.backups", "recovery.outage"),
+    *("recovery.story", "recovery.trust", "recovery.rows", "recovery.rebuild"),
+    *("recovery.report", "recovery.ladder", "recovery.recover", "recovery.effects"),
+    *("recovery.damage", "recovery.trials"),
+    "recovery.figures",
+    *("patterns", "patterns.event_schema", "patterns.purity", "patterns.projection"),
+    *("patterns.log", "patterns.protocol", "patterns.ephemeral", "patterns.checkpointing"),
+    *("patterns.event_sourcing", "patterns.hybrid", "patterns.golden", "patterns.memory"),
+    *("patterns.trials", "patterns.metering", "patterns.intervals", "patterns.costs"),
+    *("patterns.maturity", "patterns.figures"),
     *("checks", "checks.lesson"),
 ]
 # What does the work does not depend on what notebooks display.
 SHOW_IS_FOR = {
     *("trace", "crashes.endings", "crashes.sweep", "crashes.figures", "workers.figures"),
-    *("payments.figures", "checks", "checks.lesson"),
+    *(
+        "payments.figures",
+        "patterns.figures",
+        "checkpoints.figures",
+        "recovery.figures",
+        "checks",
+        "checks.lesson",
+    ),
 }
 
 

@@ -13,7 +13,9 @@ from tempfile import TemporaryDirectory
 
 from throughput import price_in_a_batch, relative_throughput
 
+from lesson_lib.checkpoints.measuring import measure, pays_from
 from lesson_lib.crashes.costs import DEFAULT, relative_costs, seconds_per_checkpoint
+from lesson_lib.patterns.costs import COLUMNS, relative_times
 from lesson_lib.stores.sqlite import AgentConnection, connect, create_schema
 from lesson_lib.tickets import DATA
 
@@ -77,6 +79,36 @@ def several_workers(folder: Path, record: bool) -> None:
             writer.writerows(rows)
 
 
+def compression(folder: Path, record: bool) -> None:
+    """Print what compression makes of a checkpoint, as shares of the plain one's."""
+    costs = measure(folder)
+    for cost in costs:
+        print(
+            f"{cost.size:>7,} bytes {cost.compression}: {cost.ratio:.3f} of the bytes,"
+            f" {cost.written:.2f} written, {cost.relative_time:.2f} of the time of a save"
+        )
+    print(f"zstd pays from {pays_from(costs):,} bytes")
+    if record:
+        with (DATA / "compression.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(vars(costs[0]))
+            for cost in costs:
+                shares = (cost.ratio, cost.written, cost.relative_time)
+                writer.writerow([cost.size, cost.compression, *(f"{s:.3f}" for s in shares)])
+
+
+def resuming(folder: Path, record: bool) -> None:
+    """Print the time of a resume under each pattern, as a multiple of a short checkpoint's."""
+    rows = relative_times(folder)
+    for row in rows:
+        print("{pattern:<16}{steps:>6} steps: resumed in {relative_time} x".format(**row))
+    if record:
+        with (DATA / "patterns.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
 def main() -> None:
     """Measure, print, and keep the figures on demand."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -89,6 +121,8 @@ def main() -> None:
         print(f"save_checkpoint takes {price_of_the_checks(folder):.2f} x the time of plain SQL")
         print(f"a checkpoint in a batch of 20 takes {price_in_a_batch(folder):.2f} x one alone")
         several_workers(folder, options.record)
+        resuming(folder, options.record)
+        compression(folder, options.record)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lesson_lib.checkpoints.codec import StoredCheckpoint, decode, encode
-from lesson_lib.errors import (
-    CheckpointConflictError,
-    CheckpointError,
-    TransactionError,
-)
+from lesson_lib.errors import CheckpointConflictError, CheckpointError, TransactionError
 from lesson_lib.json_text import JSONValue
 from lesson_lib.model import RunState, require_text
 from lesson_lib.stores.sqlite import AgentConnection, write_checkpoint
@@ -43,13 +39,14 @@ def keep(connection: AgentConnection, state: RunState) -> None:
     if not connection.in_transaction:
         raise TransactionError("keep writes inside the caller's `with connection:` block")
     stored = encode(state)
+    ours = decode(stored)  # its JSON text may be written otherwise than that of `state`
     others = []
     for kept in read_archive(connection, state.run_id, version=state.version):
         try:
             found = decode(kept)
         except CheckpointError:
             continue  # what cannot be trusted contradicts nobody
-        if found == state:
+        if found == ours:
             return
         others.append(kept)
     if others:
@@ -57,10 +54,19 @@ def keep(connection: AgentConnection, state: RunState) -> None:
             f"version {state.version} of {state.run_id} is kept with another content than this"
             " session has: the file was replaced under it, perhaps by a backup. Recover the run"
         )
+    put(connection, stored)
+
+
+def put(connection: AgentConnection, stored: StoredCheckpoint) -> None:
+    """Put a checkpoint into the archive as it is, whatever else is kept of its version."""
+    # A row with its checksum and other bytes is this one, damaged: it gets the right bytes again.
     connection.execute(
         """INSERT INTO run_checkpoints
         (run_id, version, schema_version, compression, body, sha256)
-        VALUES (:run_id, :version, :schema_version, :compression, :body, :sha256)""",
+        VALUES (:run_id, :version, :schema_version, :compression, :body, :sha256)
+        ON CONFLICT (run_id, version, sha256) DO UPDATE SET
+        schema_version = excluded.schema_version, compression = excluded.compression,
+        body = excluded.body""",
         vars(stored),
     )
 
@@ -80,7 +86,7 @@ def save_kept(
     result and errors are those of `save_checkpoint`; and those of `keep`. Nothing changed then.
     """
     with connection:
-        new = write_checkpoint(
+        return write_kept(
             connection,
             state,
             session=session,
@@ -88,8 +94,32 @@ def save_kept(
             next_action=next_action,
             context=context,
         )
-        keep(connection, state)
-        keep(connection, new)
+
+
+def write_kept(
+    connection: AgentConnection,
+    state: RunState,
+    *,
+    session: str,
+    action: str,
+    next_action: str | None,
+    context: Mapping[str, JSONValue],
+) -> RunState:
+    """Write what `save_kept` saves, inside the caller's transaction.
+
+    Raises:
+        TransactionError: No transaction is open.
+    """
+    new = write_checkpoint(
+        connection,
+        state,
+        session=session,
+        action=action,
+        next_action=next_action,
+        context=context,
+    )
+    keep(connection, state)
+    keep(connection, new)
     return new
 
 

@@ -48,6 +48,7 @@ def encode(state: RunState, compression: str | None = None) -> StoredCheckpoint:
 
     Raises:
         InvalidStateError: The context does not fit the schema.
+        JSONValueError: A number of the context does not fit into 64 bits, or a value lies too deep.
         CheckpointSizeError: The body would be larger than `LARGEST`.
     """
     schema.check(state.context)

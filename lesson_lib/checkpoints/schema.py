@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from lesson_lib.errors import CheckpointError, InvalidStateError
@@ -44,6 +44,8 @@ def upcast(context: Mapping[str, Any], schema_version: int) -> JSONObject:
             f"it has the schema version {schema_version}, this package knows 1 to {CURRENT}:"
             " update the package, nothing is guessed"
         )
+    if not isinstance(context, Mapping):
+        raise CheckpointError(f"its context is a {type(context).__name__}, not a JSON object")
     found = dict(context)
     try:
         for version in range(schema_version, CURRENT):
@@ -67,6 +69,21 @@ def check(context: Mapping[str, Any]) -> None:
     _check_fields("context.ticket", context["ticket"], TICKET, all_needed=True)
     if "runbook" in context:
         _check_fields("context.runbook", context["runbook"], RUNBOOK, all_needed=True)
+
+
+def experiment(context: Mapping[str, Any], name: str, value: Any, flags: Set[str]) -> JSONObject:
+    """Return the context with an experimental field, or as it is where its flag is off.
+
+    Args:
+        context: The context so far.
+        name: The name of the field, and of its flag.
+        value: Its value.
+        flags: The flags that are on in this process.
+    """
+    if name not in flags:
+        return dict(context)
+    tried = context.get("experimental", {}) | {name: value}
+    return dict(context) | {"experimental": tried}
 
 
 def _check_fields(
@@ -106,7 +123,7 @@ def _name_runbook(context: JSONObject) -> JSONObject:
 
 def _add_confidence(context: JSONObject) -> JSONObject:
     """3 to 4: nobody measured how sure the agent was, so nothing is known of it."""
-    return context | {"confidence": {}}
+    return {"confidence": {}} | context
 
 
 UPCASTERS: dict[int, Callable[[JSONObject], JSONObject]] = {

@@ -1,0 +1,135 @@
+"""Checks of lesson 10: which checkpoint to go on from, what only siblings notice, a flush."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lesson_lib.checkpoints.codec import decode, digest
+from lesson_lib.checks import exercise, given, scratch_run
+from lesson_lib.errors import CheckpointError, StorageError
+from lesson_lib.recovery.damage import edit, read
+from lesson_lib.recovery.story import check_siblings, read_story
+from lesson_lib.recovery.trials import RUN, Trial
+from lesson_lib.stores.sqlite import AgentConnection, connect, read_events, record_event
+
+type Checkpoint = tuple[int, bool, str]
+
+
+@exercise(1, "return the version to go on from")
+def exercise_1(choose: Callable[[list[Checkpoint], list[int]], int | None]) -> str | None:
+    """Ask for the version to go on from, in archives with all kinds of damage."""
+    cases: list[tuple[list[Checkpoint], list[int], int | None, str]] = [
+        ([(0, True, "a"), (1, True, "b"), (2, True, "c")], [0, 1, 2], 2, "all is well"),
+        ([(2, True, "c"), (0, True, "a"), (1, True, "b")], [0, 1, 2], 2, "the rows have no order"),
+        ([(0, True, "a"), (1, True, "b"), (2, False, "")], [0, 1, 2], 1, "2 is not whole"),
+        ([(0, True, "a"), (1, False, ""), (2, False, "")], [0, 1, 2], 0, "only 0 is whole"),
+        ([(0, True, "a"), (1, True, "b"), (2, True, "c")], [0, 1], 1, "no event tells of 2"),
+        (
+            [(1, True, "b"), (2, True, "c"), (2, True, "d")],
+            [0, 1, 2],
+            1,
+            "two whole checkpoints dispute version 2",
+        ),
+        (
+            [(1, True, "b"), (2, True, "c"), (2, True, "c")],
+            [0, 1, 2],
+            2,
+            "the same content twice is no dispute",
+        ),
+        (
+            [(1, True, "b"), (2, False, ""), (2, True, "c")],
+            [0, 1, 2],
+            2,
+            "what is not whole disputes nothing",
+        ),
+        ([(0, False, ""), (1, False, "")], [0, 1], None, "none is whole"),
+        ([], [0], None, "nothing is kept"),
+    ]
+    for kept, told, wanted, reason in cases:
+        found = given(choose(list(kept), list(told)))
+        if found != wanted or isinstance(found, bool):
+            return f"for kept = {kept} and told = {told} it is {found!r}, wanted {wanted}: {reason}"
+    return None
+
+
+@exercise(2, "change the dict so that only the siblings notice")
+def exercise_2(changes: dict[str, object]) -> str | None:
+    """Sign a changed checkpoint, and see who notices."""
+    if not isinstance(changes, dict) or not changes:
+        return "changes must be a dict with at least one entry"
+    if changes == {"context_runbook": None}:
+        return "that one stands in the table: find another"
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        trial = Trial(Path(folder))
+        trial.start(version=3)
+        with closing(connect(trial.database)) as connection:
+            story = read_story(connection, RUN)
+            stored = edit(read(connection, 3), **changes)
+            stored = replace(stored, sha256=digest(stored))
+    try:
+        state = decode(stored)
+    except CheckpointError as error:
+        return f"the decoder notices already: {error}"
+    try:
+        check_siblings(state, story)
+    except CheckpointError:
+        return None
+    return "nobody notices: each field that is there has the one that it rests on"
+
+
+@exercise(3, "mend the function")
+def exercise_3(flush: Callable[..., object]) -> str | None:
+    """Let writes fail at each entry, or not at all, and compare the list with the disk."""
+    names = ["first", "second", "third"]
+    for fails_at in (None, "first", "second", "third"):
+        with scratch_run() as (connection, _):
+            waiting = list(names)
+
+            def write(
+                connection: AgentConnection, entry: str, fails_at: str | None = fails_at
+            ) -> None:
+                if entry == fails_at:
+                    raise StorageError("the disk is full")
+                record_event(
+                    connection,
+                    run_id="run-T104",
+                    session="session-1",
+                    event_type="tool_executed",
+                    action=entry,
+                )
+
+            raised = False
+            try:
+                flush(connection, waiting, write)
+            except StorageError:
+                raised = True
+            if connection.in_transaction:  # what was not committed is not on disk
+                connection.execute("ROLLBACK")
+            events = read_events(connection, "run-T104")[1:]
+        hint = _about(names, waiting, [event.action for event in events], fails_at, raised)
+        if hint:
+            return hint
+    return None
+
+
+def _about(
+    names: list[str], waiting: list[str], stored: list[str], fails_at: str | None, raised: bool
+) -> str | None:
+    when = "nothing failed" if fails_at is None else f"the write of the {fails_at} of 3 failed"
+    lost = [name for name in names if name not in stored + waiting]
+    if lost:
+        return f"{when}: {', '.join(lost)} lost, not on disk and not on the list either"
+    both = [name for name in names if name in stored and name in waiting]
+    if both:
+        return f"{when}: {', '.join(both)} still on the list, though on disk"
+    if stored + waiting != names:
+        return f"{when}: the order is now {', '.join(stored + waiting)}"
+    if fails_at is None and waiting:
+        return "nothing failed, and still nothing was written"
+    if fails_at is not None and not raised:
+        return f"{when}, and the caller is not told: let the error out"
+    return None

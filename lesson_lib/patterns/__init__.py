@@ -1,0 +1,1 @@
+"""Lesson 11: four ways to keep a run's state, one protocol."""

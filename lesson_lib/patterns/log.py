@@ -1,0 +1,87 @@
+"""The log: a run's events with their values, appended one after the other, never changed."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from lesson_lib.errors import StaleVersionError, TransactionError
+from lesson_lib.json_text import JSONObject, from_json, to_json
+from lesson_lib.model import require_text
+from lesson_lib.patterns.event_schema import CURRENT, LogEvent, upcast
+from lesson_lib.stores.sqlite import AgentConnection
+
+STATEMENTS = (
+    """CREATE TABLE IF NOT EXISTS run_log (
+    run_id       TEXT NOT NULL REFERENCES agent_runs (run_id) ON DELETE CASCADE,
+    sequence     INTEGER NOT NULL CHECK (sequence >= 1),
+    event_schema INTEGER NOT NULL CHECK (event_schema >= 1),
+    event_type   TEXT NOT NULL,
+    payload_json TEXT NOT NULL CHECK (json_valid(payload_json)),
+    PRIMARY KEY (run_id, sequence)
+) STRICT""",
+    """CREATE TRIGGER IF NOT EXISTS run_log_has_no_gap BEFORE INSERT ON run_log
+    WHEN NEW.sequence <> 1 + (SELECT coalesce(max(sequence), 0) FROM run_log
+                              WHERE run_id = NEW.run_id)
+    BEGIN SELECT RAISE(ABORT, 'this is not the next sequence of the run'); END""",
+    """CREATE TRIGGER IF NOT EXISTS run_log_is_not_changed BEFORE UPDATE ON run_log
+    BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END""",
+    # An event goes only together with its run.
+    """CREATE TRIGGER IF NOT EXISTS run_log_is_not_cut BEFORE DELETE ON run_log
+    WHEN EXISTS (SELECT 1 FROM agent_runs WHERE run_id = OLD.run_id)
+    BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END""",
+)
+
+
+def create_log(connection: AgentConnection) -> None:
+    """Create the log and the triggers that guard it, where they are missing."""
+    with connection:
+        for statement in STATEMENTS:
+            connection.execute(statement)
+
+
+def append(connection: AgentConnection, event: LogEvent) -> None:
+    """Append an event at the place it claims, inside the caller's transaction.
+
+    Raises:
+        StaleVersionError: That is not the next place: another session was faster.
+        TransactionError: No transaction is open.
+    """
+    if not connection.in_transaction:
+        raise TransactionError("append writes inside the caller's `with connection:` block")
+    values = (event.run_id, event.sequence, CURRENT, event.event_type)
+    try:
+        connection.execute(
+            "INSERT INTO run_log VALUES (?, ?, ?, ?, ?)", (*values, to_json(event.payload))
+        )
+    except sqlite3.IntegrityError as error:
+        raise StaleVersionError(
+            f"event {event.sequence} of {event.run_id} was refused: {error}. Another session was"
+            " faster: load the state again"
+        ) from error
+
+
+def read_log(
+    connection: AgentConnection, run_id: str, *, after: int = 0, up_to: int | None = None
+) -> list[LogEvent]:
+    """Return events of a run in order, each as one of today's schema.
+
+    Args:
+        connection: An open connection.
+        run_id: The run.
+        after: The sequence before the first one wanted.
+        up_to: The sequence of the last one wanted; None for all.
+
+    Raises:
+        ReplayError: See `event_schema.upcast`.
+    """
+    rows = connection.execute(
+        """SELECT sequence, event_type, payload_json, event_schema FROM run_log
+        WHERE run_id = ? AND sequence > ? AND (? IS NULL OR sequence <= ?) ORDER BY sequence""",
+        (require_text("run_id", run_id), after, up_to, up_to),
+    ).fetchall()
+    found = []
+    for sequence, stored_type, payload_json, event_schema in rows:
+        stored: JSONObject = from_json(payload_json)
+        event_type, payload = upcast(stored_type, stored, event_schema)
+        found.append(LogEvent(run_id, sequence, event_type, payload))
+    return found

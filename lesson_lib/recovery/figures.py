@@ -1,0 +1,65 @@
+"""The figure of lesson 10: which checkpoints were refused, and where each run went on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lesson_lib.recovery.trials import Outcome
+from lesson_lib.show import Picture, picture
+
+STYLES: dict[str, dict[str, Any]] = {  # the colours of Okabe and Ito
+    "kept": {"s": 150, "marker": "o", "facecolors": "white", "edgecolors": "#777777"},
+    "refused": {"s": 140, "marker": "X", "facecolors": "#D55E00", "edgecolors": "black"},
+    "taken": {"s": 150, "marker": "o", "facecolors": "#0072B2", "edgecolors": "black"},
+    "written as": {"s": 150, "marker": "s", "facecolors": "#009E73", "edgecolors": "black"},
+}
+
+
+def ways_back(outcomes: Sequence[Outcome]) -> Picture:
+    """Draw one line for each damage: its checkpoints, the refused ones, the arrow to a new one."""
+    figure = Figure(figsize=(9, 0.42 * len(outcomes) + 0.9), layout="constrained")
+    axes = figure.add_subplot()
+    lines = range(len(outcomes) - 1, -1, -1)
+    words = [_line(axes, y, outcome) for y, outcome in zip(lines, outcomes, strict=True)]
+    newest = max(o.report.state.version for o in outcomes if o.report.state)
+    for name, style in STYLES.items():
+        axes.scatter([], [], label=name, **style)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(STYLES), frameon=False)
+    axes.set_yticks(lines, [outcome.damage for outcome in outcomes])
+    axes.set_xticks(range(newest + 1))
+    axes.set_xlabel("version of the checkpoint")
+    axes.set_xlim(-0.5, newest + 0.5)
+    axes.set_ylim(-0.5, len(outcomes) - 0.2)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return picture(figure, f"One line for each damage. {' '.join(words)}")
+
+
+def _line(axes: Axes, y: int, outcome: Outcome) -> str:
+    report, name = outcome.report, outcome.damage
+    refused = sorted({r.version for r in report.refused})
+    chosen, now = report.chosen, report.state.version if report.state else None
+    kept = [v for v in range(outcome.version + 1) if v not in (*refused, chosen)]
+    for style, versions in (
+        ("kept", kept),
+        ("refused", refused),
+        ("taken", [] if chosen is None else [chosen]),
+        ("written as", [] if now in (None, chosen) else [now]),
+    ):
+        axes.scatter(versions, [y] * len(versions), zorder=3, **STYLES[style])
+    if chosen in refused:  # by one record, and taken from another
+        axes.scatter([chosen], [y], **STYLES["refused"] | {"s": 420})
+    about = f"{name}: refused {', '.join(map(str, refused)) or 'nothing'}"
+    if chosen is None or now is None:
+        axes.text(outcome.version + 1, y, "a person is asked", ha="center", va="center", fontsize=9)
+        return f"{about}, a person is asked."
+    if now == chosen:
+        return f"{about}, goes on with {now}."
+    arrow = {"arrowstyle": "->", "linewidth": 1.6, "shrinkA": 8, "shrinkB": 9}
+    arrow["connectionstyle"] = f"arc3,rad={-0.3 / (now - chosen)}"
+    axes.annotate("", (now, y + 0.05), (chosen, y + 0.05), arrowprops=arrow)
+    return f"{about}, content of {chosen} written as {now}."
