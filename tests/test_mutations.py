@@ -818,8 +818,8 @@ MUTATIONS = [
     Mutation(
         "a context is redacted before it is saved",
         "checkpoints/privacy.py",
-        "context=redact(dict(context))",
-        "context=dict(context)",
+        "context=redact(whole)",
+        "context=whole",
         "09_checkpoint_format",
     ),
     Mutation(

@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,53 @@ def test_an_allowed_field_holds_a_short_text_or_a_number(
         tell(guarded, "tool_executed", key=value)
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        {"detail": '{"key": "a\\u0000' + "secret " * 20 + '"}'},
+        {"detail": '{"key": "a"}\x00secret'},
+        {"detail": '{"key": ' + "7" * 3_000 + "}"},
+        {"detail": '{"key": "a"' + " " * 3_000 + "}"},
+        {"session": "secret " * 40},
+        {"action": "a\x00" + "secret " * 40},
+        {"created_at_utc": "2026-01-01T " + "secret " * 9 + "Z"},
+    ],
+    ids=lambda hidden: repr(hidden)[:32],
+)
+@pytest.mark.parametrize("statement", ["INSERT", "UPDATE"])
+def test_nothing_long_hides_in_an_event(
+    guarded: AgentConnection, statement: str, hidden: dict[str, str]
+) -> None:
+    tell(guarded, "tool_executed", key="a")
+    row = guarded.execute("SELECT * FROM agent_events ORDER BY sequence DESC").fetchone()
+    with pytest.raises(sqlite3.IntegrityError, match="holds more than names and numbers"):
+        if statement == "INSERT":
+            values = dict(row) | {"sequence": row["sequence"] + 1} | hidden
+            guarded.execute(
+                "INSERT INTO agent_events VALUES (?, ?, ?, ?, ?, ?, ?)", [*values.values()]
+            )
+        else:
+            column, value = next(iter(hidden.items()))
+            guarded.execute(f"UPDATE agent_events SET {column} = ?", (value,))
+
+
+def test_an_event_cannot_get_more_later(guarded: AgentConnection) -> None:
+    with pytest.raises(sqlite3.IntegrityError, match="may hold nothing"):
+        guarded.execute("""UPDATE agent_events SET detail = '{"prompt": "secret"}'""")
+
+
+def test_a_key_of_any_length_that_execute_once_takes_can_be_recorded(
+    guarded: AgentConnection,
+) -> None:
+    calls = []
+    about = {"run_id": "run-T105", "session": "s", "tool_name": "look", "tool_input": {}}
+    for length in (LONGEST_VALUE, LONGEST_VALUE + 1):
+        for _ in range(2):
+            with suppress(InvalidStateError):
+                execute_once(guarded, lambda: calls.append(1), key="k" * length, **about)
+    assert calls == [1]
+
+
 def test_an_unknown_type_of_event_is_refused(guarded: AgentConnection, database: Path) -> None:
     before = rows(database)
     with pytest.raises(sqlite3.IntegrityError, match=r"add it to privacy\.ALLOWED"):
@@ -188,6 +235,14 @@ def test_every_type_of_event_that_the_package_writes_is_listed() -> None:
         ("<jürgen@müller.example>", "<[e-mail address removed]>"),
         ("card 4111 1111 1111 1111.", "card [card number removed]."),
         ("5500-0000-0000-0004", "[card number removed]"),
+        ("4111 1111 1111 1111 123", "[card number removed] 123"),
+        ("4111 1111 1111 1111 12/27", "[card number removed] 12/27"),
+        ("2026-11-30 4111111111111111", "2026-11-30 [card number removed]"),
+        ("4111  1111  1111  1111", "[card number removed]"),
+        ("4111111111111111 5500000000000004", "[card number removed] [card number removed]"),
+        ("bearer sk-live_9a8b7c6d5e4f bearer abcdefgh", "[token removed] [token removed]"),
+        ("github_pat_11ABCDEFG0abcdefghijkl", "[API key removed]"),
+        ("x4111111111111111sk-0123456789abcdef", "x[card number removed][API key removed]"),
         ("378282246310005", "[card number removed]"),
         (4111111111111111, "[card number removed]"),
         ([{"a": ["x@y.zz"]}], [{"a": ["[e-mail address removed]"]}]),
@@ -209,6 +264,7 @@ def test_what_a_pattern_knows_is_removed(text: Any, left: Any) -> None:
         "3 of 14 at 12:30 @ dock 4",
         "the bearer of this letter",
         "task-force skills",
+        "skateboarding-club",
         {"outage_minutes": 47, "safety_impact": True, "ratio": 0.5, "nothing": None},
         [read_tickets()[0].issue, 10**15],
     ],

@@ -32,6 +32,7 @@ from lesson_lib.crash import run_python
 from lesson_lib.errors import (
     InvalidStateError,
     RunCompletedError,
+    RunExistsError,
     StaleVersionError,
     StorageError,
     TransactionError,
@@ -250,7 +251,7 @@ def test_an_expired_id_is_never_used_again(
     run = finished(store, "run-1")
     clock.move(days=1)
     expire(store, ttl=DAY)
-    with pytest.raises(sqlite3.IntegrityError, match="a run of this id has expired"):
+    with pytest.raises(RunExistsError, match="a run of this id has expired"):
         begun(store, "run-1")
     with pytest.raises(UnknownRunError):
         execute_once(
@@ -270,19 +271,20 @@ def test_an_event_from_the_future_keeps_its_run(store: AgentConnection, clock: C
     clock.move(days=400)
     finished(store, "run-1")
     clock.move(days=-400)
-    assert why_kept(store, "run-1", DAY) == "its last event lies in the future"
+    assert why_kept(store, "run-1", DAY) == "its latest event lies in the future"
     clock.move(days=399)
     assert expire(store, ttl=DAY).runs == ()
 
 
-def test_the_last_event_by_sequence_counts_not_the_latest_time(
+def test_a_clock_that_was_wrong_at_the_last_event_expires_nothing_early(
     store: AgentConnection, clock: Clock
 ) -> None:
-    clock.move(days=400)
     run = begun(store, "run-1")
-    clock.move(days=-400)  # the clock was wrong, and was set back
+    clock.move(days=-400)
     save_kept(store, run, **step(None))
-    clock.move(days=1)
+    clock.move(days=400, hours=23)
+    assert expire(store, ttl=DAY).runs == ()
+    clock.move(hours=1)
     assert expire(store, ttl=DAY).runs == ("run-1",)
 
 
@@ -295,7 +297,7 @@ def test_a_time_that_cannot_be_read_keeps_its_run_and_no_other(
         "UPDATE agent_events SET created_at_utc = '2026-99-99T00Z' WHERE run_id = 'run-1'"
     )
     clock.move(days=9)
-    assert why_kept(store, "run-1", DAY) == "the time of its last event cannot be read"
+    assert why_kept(store, "run-1", DAY) == "the time of its latest event cannot be read"
     assert expire(store, ttl=DAY).runs == ("run-2",)
 
 
@@ -402,8 +404,11 @@ def test_a_run_is_silent_only_when_its_last_event_is_old(
     assert silent_runs(store, DAY) == ["run-1"]
 
 
-def test_a_session_that_goes_on_with_an_abandoned_run_cannot_save(store: AgentConnection) -> None:
+def test_a_session_that_goes_on_with_an_abandoned_run_cannot_save(
+    store: AgentConnection, clock: Clock
+) -> None:
     run = begun(store, "run-1")
+    clock.move(days=1)
     abandon(store, run, session="Ada", reason="nobody answers")
     with pytest.raises(StaleVersionError):
         save_kept(store, run, **step())
@@ -411,18 +416,42 @@ def test_a_session_that_goes_on_with_an_abandoned_run_cannot_save(store: AgentCo
         resume(store, "run-1", "s2")
 
 
+def test_a_run_that_somebody_resumed_meanwhile_is_not_abandoned(
+    store: AgentConnection, clock: Clock
+) -> None:
+    run = begun(store, "run-1")
+    clock.move(days=1)
+    assert silent_runs(store, DAY) == ["run-1"]
+    resume(store, "run-1", "s2")
+    with pytest.raises(InvalidStateError, match="less than 24 hours ago"):
+        abandon(store, run, session="Ada", reason="nobody answers")
+    assert load_state(store, "run-1") == run
+
+
+def test_an_abandoned_run_keeps_its_last_state_in_the_archive(
+    store: AgentConnection, clock: Clock
+) -> None:
+    run = long_run(store, "run-1", 1)
+    clock.move(days=1)
+    ended = abandon(store, run, session="Ada", reason="nobody answers")
+    assert decode(read_archive(store, "run-1")[0]) == ended
+
+
 def test_a_run_that_moved_on_meanwhile_is_not_abandoned(
-    store: AgentConnection, database: Path
+    store: AgentConnection, database: Path, clock: Clock
 ) -> None:
     seen = begun(store, "run-1")
     save_kept(store, seen, **step())
+    clock.move(days=1)
     before = rows(database)
     with pytest.raises(StaleVersionError):
         abandon(store, seen, session="Ada", reason="nobody answers")
     assert rows(database) == before
 
 
-def test_a_run_with_open_business_is_not_abandoned(store: AgentConnection, database: Path) -> None:
+def test_a_run_with_open_business_is_not_abandoned(
+    store: AgentConnection, database: Path, clock: Clock
+) -> None:
     runs = scenes.four_runs(store)
     create_claims(store)
     claim_run(store, runs[2], worker="w1", lease=timedelta(minutes=1))
@@ -431,6 +460,7 @@ def test_a_run_with_open_business_is_not_abandoned(store: AgentConnection, datab
         with pytest.raises(InvalidStateError, match=reason):
             abandon(store, load_state(store, run_id), session="Ada", reason="tired")
     late = begun(store, "run-late")
+    clock.move(days=1)
     before = rows(database)
     with pytest.raises(InvalidStateError, match="reason must be non-empty text"):
         abandon(store, late, session="Ada", reason="")

@@ -19,6 +19,7 @@ from lesson_lib.json_text import JSONValue, from_json, to_json
 from lesson_lib.model import RunState
 from lesson_lib.stores.sqlite import AgentConnection, connect
 from lesson_lib.stores.sqlite.connection import utc_now
+from lesson_lib.stores.sqlite.effects import LONGEST_KEY
 
 # The fields that the detail of an event may have, for each type of event. What a run is about
 # stands in its checkpoint: an event needs the name of a thing, never its text.
@@ -43,7 +44,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "question_asked": ("question",),
     "question_answered": ("question",),
 }
-LONGEST_VALUE = 255  # characters: as long as a key may be, shorter than most prompts
+LONGEST_VALUE = LONGEST_KEY  # shorter than most prompts
 LONGEST_DETAIL = 2_000  # bytes
 PATTERNS = {
     "token": re.compile(r"\bbearer:?\s+[\w.~+/=-]{8,}", re.IGNORECASE | re.ASCII),
@@ -128,13 +129,15 @@ def private_database(path: str | Path) -> Path:
     Raises:
         StorageError: Others can read a file, or replace it; or it cannot be made.
     """
-    path = Path(path).resolve()
     try:
+        path = Path(path).resolve()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise StorageError(f"{path} cannot be made: {error}") from error
+    if not path.is_file():
+        raise StorageError(f"{path} is no file: name another one")
     for file in filter(others_can_read, _files(path)):
         raise StorageError(
             f"others can read {file}, and may have done so: chmod 600 it, and change the secrets"

@@ -8,9 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from lesson_lib.checkpoints.archive import read_archive
+from lesson_lib.checkpoints import archive
 from lesson_lib.checkpoints.codec import decode
-from lesson_lib.errors import CheckpointError, InvalidStateError, UnknownRunError
+from lesson_lib.errors import (
+    CheckpointError,
+    CheckpointSizeError,
+    InvalidStateError,
+    UnknownRunError,
+)
 from lesson_lib.model import RunState, require_text
 from lesson_lib.stores.sqlite import (
     AgentConnection,
@@ -84,7 +89,7 @@ def expire(
 
     Args:
         connection: An open connection, outside of a transaction, after `create_retention`.
-        ttl: How long after its last event a completed run stays; see `why_kept`.
+        ttl: How long after its latest event a completed run stays; see `why_kept`.
         keep: How many checkpoints of a run stay at least: the newest that can be trusted, and
             all newer ones. A run with fewer keeps them all.
         batch: How many checkpoints a transaction deletes at most.
@@ -124,9 +129,9 @@ def why_kept(connection: AgentConnection, run_id: str, ttl: timedelta) -> str | 
     """Return why a run must not expire now, None if it may.
 
     A running run never expires, however old it is: somebody has to `abandon` it first. A run with
-    open business never does either. A completed one stays until its last event is `ttl` old, and
-    each repeated request is such an event (`tool_reused`): so its saved results are there for
-    every caller who repeats within `ttl`.
+    open business never does either. A completed one stays until its latest event is `ttl` old. A
+    repeat that goes through `execute_once` is such an event (`tool_reused`), so its saved result
+    is there for every caller who repeats within `ttl`; a look at the finished run is none.
 
     Raises:
         InvalidStateError: The TTL is not between `SHORTEST` and `LONGEST`.
@@ -145,7 +150,7 @@ def why_kept(connection: AgentConnection, run_id: str, ttl: timedelta) -> str | 
 
 
 def silent_runs(connection: AgentConnection, ttl: timedelta) -> list[str]:
-    """Return the unfinished runs without open business whose last event is `ttl` old or older.
+    """Return the unfinished runs without open business whose latest event is `ttl` old or older.
 
     They are those that a person, or a rule that persons agreed on, may `abandon`.
     """
@@ -164,18 +169,23 @@ def abandon(connection: AgentConnection, state: RunState, *, session: str, reaso
 
     Args:
         connection: An open connection, outside of a transaction.
-        state: The run as it was when it was decided; one that has moved on since is not ended.
+        state: The run as it was when it was decided. A run that has moved on since, or had any
+            event within `SHORTEST`, is not ended: somebody works on it.
         session: Who decided it.
         reason: A few words, without any private data.
 
     Raises:
-        InvalidStateError: The run has open business. Nothing changed.
+        InvalidStateError: The run has open business, or is too young. Nothing changed.
         RunCompletedError, StaleVersionError, UnknownRunError: See `save_checkpoint`.
     """
     with connection:
         still_open = _open_business(connection, state.run_id)
         if still_open is not None:
             raise InvalidStateError(f"{state.run_id} is not abandoned: {still_open}. Settle it")
+        if _too_young(connection, state.run_id, SHORTEST):
+            raise InvalidStateError(
+                f"{state.run_id} is not abandoned: it had an event less than 24 hours ago. Wait"
+            )
         ended = write_checkpoint(
             connection,
             state,
@@ -184,6 +194,8 @@ def abandon(connection: AgentConnection, state: RunState, *, session: str, reaso
             next_action=None,
             context=state.context,
         )
+        with suppress(InvalidStateError, CheckpointSizeError):  # of a save without the archive
+            archive.keep(connection, ended)
         record_event(
             connection,
             run_id=state.run_id,
@@ -244,17 +256,16 @@ def _open_business(connection: AgentConnection, run_id: str) -> str | None:
 
 
 def _too_young(connection: AgentConnection, run_id: str, ttl: timedelta) -> str | None:
+    # Not that of the last event: the clock may have stood wrong at it.
     row = connection.execute(
-        """SELECT created_at_utc FROM agent_events WHERE run_id = ?
-        ORDER BY sequence DESC LIMIT 1""",
-        (run_id,),
+        "SELECT max(created_at_utc) AS latest FROM agent_events WHERE run_id = ?", (run_id,)
     ).fetchone()
     try:
-        age = aware(connection.clock()) - datetime.fromisoformat(row["created_at_utc"])
+        age = aware(connection.clock()) - datetime.fromisoformat(row["latest"])
     except (TypeError, ValueError):
-        return "the time of its last event cannot be read"
+        return "the time of its latest event cannot be read"
     if age < timedelta():
-        return "its last event lies in the future"
+        return "its latest event lies in the future"
     return "its saved results may still be asked for" if age < ttl else None
 
 
@@ -265,7 +276,7 @@ def _oldest_kept(connection: AgentConnection, run_id: str, current: int, keep: i
     of a version that is claimed twice.
     """
     claims: dict[int, int] = {}
-    for stored in read_archive(connection, run_id):
+    for stored in archive.read_archive(connection, run_id):
         with suppress(CheckpointError):
             decode(stored)
             if stored.version <= current:

@@ -71,7 +71,8 @@ def start_run(
     """Store a new run at version 0 together with its `run_started` event; return its state.
 
     Raises:
-        RunExistsError: A run of this id is stored already: resume that one.
+        RunExistsError: A run of this id is stored already: resume that one. Or it was, and has
+            expired.
         JSONValueError: The context would not survive the round trip.
     """
     state = RunState(
@@ -80,10 +81,13 @@ def start_run(
     with connection:
         if connection.execute("SELECT 1 FROM agent_runs WHERE run_id = ?", (run_id,)).fetchone():
             raise RunExistsError(f"the run {run_id} was started before: resume it")
-        connection.execute(
-            "INSERT INTO agent_runs VALUES (?, ?, ?, ?, ?, ?)",
-            (run_id, ticket_id, state.status, state.next_action, state.context_json, 0),
-        )
+        try:
+            connection.execute(
+                "INSERT INTO agent_runs VALUES (?, ?, ?, ?, ?, ?)",
+                (run_id, ticket_id, state.status, state.next_action, state.context_json, 0),
+            )
+        except sqlite3.IntegrityError as error:  # a trigger of another table's
+            raise RunExistsError(f"the run {run_id} cannot be started: {error}") from error
         record_event(
             connection, run_id=run_id, session=session, event_type="run_started", action="start"
         )
