@@ -257,6 +257,15 @@ def test_a_damaged_database(database: Path) -> None:
         load_state(connection, "run-T104")
 
 
+def test_a_text_that_is_not_utf_8_is_named_and_not_quoted(database: Path) -> None:
+    with closing(sqlite3.connect(database, autocommit=True)) as plain:
+        plain.execute("UPDATE agent_runs SET ticket_id = CAST(x'ff736563726574' AS TEXT)")
+    damaged = pytest.raises(StorageError, match="a text in it is not UTF-8")
+    with closing(connect(database)) as connection, damaged as caught:
+        load_state(connection, "run-T104")
+    assert "secret" not in str(caught.value)
+
+
 LOCK = """
 import sqlite3, sys
 plain = sqlite3.connect(sys.argv[1], autocommit=True)

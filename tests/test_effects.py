@@ -134,18 +134,18 @@ def test_a_new_connection_finds_the_result(
 
 
 def test_another_key_is_another_call(connection: AgentConnection, ledger: Ledger) -> None:
-    for key in ("k", "K", "k ", "it's", "ключ", "a/b", "..", "k" * 255):
+    for key in ("k", "K", "k ", "k\x00", "it's", "ключ", "a/b", "..", "k" * 255):
         assert not once(connection, tool(ledger), key=key).reused
         assert once(connection, tool(ledger), key=key).reused
-    assert len(ledger.lines()) == 8
+    assert len(ledger.lines()) == 9
 
 
-@pytest.mark.parametrize("key", ["k" * 256, "k\x00", "k\x00" + "secret" * 9])
-def test_a_key_that_no_event_can_hold_is_refused_before_the_call(
-    connection: AgentConnection, ledger: Ledger, key: str
+@pytest.mark.parametrize("name", ["key", "session", "tool_name"])
+def test_a_name_that_no_event_can_hold_is_refused_before_the_call(
+    connection: AgentConnection, ledger: Ledger, name: str
 ) -> None:
-    with pytest.raises(InvalidStateError, match=r"the key 'k.* has .* characters"):
-        once(connection, tool(ledger), key=key)
+    with pytest.raises(InvalidStateError, match=f"{name} 'kkk.* has 256 characters"):
+        once(connection, tool(ledger), **{name: "k" * 256})
     assert ledger.lines() == []
 
 

@@ -19,7 +19,7 @@ from lesson_lib.json_text import JSONValue, from_json, to_json
 from lesson_lib.model import RunState
 from lesson_lib.stores.sqlite import AgentConnection, connect
 from lesson_lib.stores.sqlite.connection import utc_now
-from lesson_lib.stores.sqlite.effects import LONGEST_KEY
+from lesson_lib.stores.sqlite.effects import LONGEST_NAME
 
 # The fields that the detail of an event may have, for each type of event. What a run is about
 # stands in its checkpoint: an event needs the name of a thing, never its text.
@@ -44,8 +44,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "question_asked": ("question",),
     "question_answered": ("question",),
 }
-LONGEST_VALUE = LONGEST_KEY  # shorter than most prompts
-LONGEST_DETAIL = 2_000  # bytes
+LONGEST_VALUE = LONGEST_NAME  # shorter than most prompts
+LONGEST_DETAIL = 2_000  # bytes; JSON takes up to six for a character
 PATTERNS = {
     "token": re.compile(r"\bbearer:?\s+[\w.~+/=-]{8,}", re.IGNORECASE | re.ASCII),
     "API key": re.compile(
@@ -199,15 +199,14 @@ def found_in_checkpoints(connection: AgentConnection, secret: str) -> list[str]:
 
 def _trigger(when: str) -> str:
     """Return the trigger that refuses what `ALLOWED` does not name, with a sentence for each."""
-    # SQLite's length of a text ends at its first NUL, so there must be none.
+    # SQLite's length of a text ends at its first NUL, that of a BLOB does not.
     refusals = [
         f"""SELECT RAISE(ABORT, 'no event of this type is allowed: add it to privacy.ALLOWED')
         WHERE NEW.event_type NOT IN ({_texts(ALLOWED)});
         SELECT RAISE(ABORT, 'an event holds more than names and numbers: shorten it')
         WHERE length(CAST(NEW.detail AS BLOB)) > {LONGEST_DETAIL}
-        OR instr(CAST(NEW.detail AS BLOB), x'00') OR instr(NEW.detail, '\\u0000')
         OR max(length(CAST(NEW.session AS BLOB)), length(CAST(NEW.action AS BLOB)))
-            > {LONGEST_VALUE} OR length(CAST(NEW.created_at_utc AS BLOB)) > 40;"""
+            > {4 * LONGEST_VALUE} OR length(CAST(NEW.created_at_utc AS BLOB)) > 40;"""
     ]
     for event_type, fields in ALLOWED.items():
         named = " and ".join(fields) or "nothing"

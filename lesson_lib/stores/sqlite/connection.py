@@ -343,6 +343,8 @@ def explain(error: Exception, path: str | Path) -> LessonError | None:
         return StorageError(f"{path}: {error}: if the file is new, call create_schema first")
     if name == "SQLITE_NOTADB":
         return ForeignFileError(f"{path} is not an SQLite database: choose another file name")
+    if "decode to UTF-8" in str(error):  # Python's own: it has no name, and quotes the text
+        return StorageError(f"{path} is damaged, a text in it is not UTF-8: restore a backup")
     for start, sentence in {
         "SQLITE_BUSY": "is locked by another process: let it finish, or wait longer (timeout=…)",
         "SQLITE_FULL": "cannot grow, the disk is full: free some space, nothing else is lost",

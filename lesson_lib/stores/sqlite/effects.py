@@ -26,7 +26,7 @@ from lesson_lib.model import ToolResult, require_text
 from lesson_lib.stores.sqlite.connection import AgentConnection, while_locked
 from lesson_lib.stores.sqlite.records import record_event
 
-LONGEST_KEY = 255  # characters
+LONGEST_NAME = 255  # characters
 
 
 def execute_once(
@@ -53,16 +53,15 @@ def execute_once(
         function: The tool call, without arguments; it returns a JSON value.
         run_id: The run that asks; it must exist.
         session: Which process life asks.
-        key: The idempotency key: the same for every repeat of the same intended call. It has up
-            to `LONGEST_KEY` characters, none of them NUL.
+        key: The idempotency key: the same for every repeat of the same intended call. This and
+            the other names have up to `LONGEST_NAME` characters.
         tool_name: The tool's name.
         tool_input: The tool's arguments, a JSON value. Only its SHA-256 is stored.
         wait: How long to wait for another caller of the same key, and then for the right to save
             the result, in seconds.
 
     Raises:
-        InvalidStateError: An argument is no usable text, or the key is too long. The tool was not
-            called.
+        InvalidStateError: A name is no usable text, or too long. The tool was not called.
         IdempotencyConflictError: The key was used by another run, or with another tool or input.
         KeyBusyError: Another caller still runs this tool after `wait` seconds.
         StorageError: The database cannot be written. If the tool ran, its result is lost.
@@ -78,12 +77,11 @@ def execute_once(
         )
     texts = {"key": key, "run_id": run_id, "session": session, "tool_name": tool_name}
     for name, text in texts.items():
-        require_text(name, text)
-    if len(key) > LONGEST_KEY or "\0" in key:
-        raise InvalidStateError(
-            f"the key {key[:40]!r} has {len(key)} characters; {LONGEST_KEY} are allowed, and no"
-            " NUL: use a digest of what it is made of"
-        )
+        if len(require_text(name, text)) > LONGEST_NAME:
+            raise InvalidStateError(
+                f"{name} {text[:40]!r}… has {len(text)} characters, {LONGEST_NAME} are allowed: use"
+                " a digest of what it is made of"
+            )
     digest = hashlib.sha256(to_json(tool_input, "tool_input").encode()).hexdigest()
     _require_run(connection, run_id)
 
