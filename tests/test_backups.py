@@ -7,13 +7,14 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from remote_parts import CAN_FORK, processes
+from sqlite_bytes import parts
 from store_parts import files, new_database, rows
 
 from lesson_lib import agent, crash
@@ -21,6 +22,7 @@ from lesson_lib.checkpoints.archive import create_archive, read_archive, save_ke
 from lesson_lib.errors import (
     CorruptStateError,
     ForeignFileError,
+    LessonError,
     StorageError,
     TransactionError,
 )
@@ -157,12 +159,105 @@ def test_what_cannot_be_trusted_gets_no_name(
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE agent_runs SET context_json = replace(context_json, 'urgent', 'normal')",
+        """INSERT INTO run_checkpoints (run_id, version, schema_version, compression, body, sha256)
+        SELECT run_id, version, schema_version, compression, x'00', 'x' FROM run_checkpoints""",
+    ],
+)
+def test_a_row_that_contradicts_its_checkpoint_gets_no_name(
+    tmp_path: Path, connection: AgentConnection, damage: str
+) -> None:
+    connection.execute(damage)
+    with pytest.raises(CorruptStateError, match="version 2 of run-T104 cannot be trusted"):
+        back_up(connection, tmp_path / "good.db")
+
+
+def test_a_run_that_nobody_kept_on_is_backed_up(
+    tmp_path: Path, connection: AgentConnection, tools: Tools
+) -> None:
+    agent.run_next_action(connection, load_state(connection, RUN), "session-1", tools)
+    assert back_up(connection, tmp_path / "good.db") == {RUN: 3}
+
+
+def test_a_file_that_appears_meanwhile_is_not_overwritten(
+    tmp_path: Path, connection: AgentConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def appears(*arguments: Any) -> dict[str, int]:
+        (tmp_path / "good.db").write_text("precious", "utf-8")
+        return verify(*arguments)
+
+    monkeypatch.setattr(backups, "verify", appears)
+    with pytest.raises(StorageError, match="is there already"):
+        back_up(connection, tmp_path / "good.db")
+    assert (tmp_path / "good.db").read_text("utf-8") == "precious"
+    assert left_over(tmp_path) == []
+
+
+def test_to_verify_and_to_restore_change_no_byte(
+    tmp_path: Path, connection: AgentConnection
+) -> None:
+    connection.execute("VACUUM INTO ?", (str(tmp_path / "rolled.db"),))  # without a WAL
+    back_up(connection, tmp_path / "good.db")
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "kept").mkdir()
+    for name in ("rolled.db", "good.db", "empty.db"):
+        (tmp_path / name).rename(tmp_path / "kept" / name)
+    before = files(tmp_path / "kept")
+    for name in ("rolled.db", "good.db"):
+        assert verify(tmp_path / "kept" / name) == {RUN: 2}
+        assert restore(tmp_path / "kept" / name, tmp_path / name) == {RUN: 2}
+    with pytest.raises(ForeignFileError):
+        verify(tmp_path / "kept" / "empty.db")
+    assert files(tmp_path / "kept") == before
+
+
+def test_any_byte_of_the_schema_that_changes_is_an_error_of_ours_or_none(
+    tmp_path: Path, connection: AgentConnection
+) -> None:
+    back_up(connection, tmp_path / "good.db")
+    content = (tmp_path / "good.db").read_bytes()
+    for at in range(0, 4096, 7):
+        for bit in (1, 128):
+            changed = content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :]
+            (tmp_path / "bad.db").write_bytes(changed)
+            with suppress(LessonError):
+                verify(tmp_path / "bad.db")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "loop"])
+def test_a_name_that_no_file_can_have_is_an_error_of_ours(
+    tmp_path: Path, connection: AgentConnection, name: str
+) -> None:
+    if name == "loop":
+        (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(StorageError):
+        back_up(connection, tmp_path / name)
+    with pytest.raises(StorageError):
+        verify(tmp_path / name)
+
+
 def test_a_damaged_page_is_found(tmp_path: Path, connection: AgentConnection) -> None:
     back_up(connection, tmp_path / "good.db")
     content = bytearray((tmp_path / "good.db").read_bytes())
     content[-4096:] = bytes(4096)
     (tmp_path / "bad.db").write_bytes(content)
     with pytest.raises((CorruptStateError, StorageError), match="damaged"):
+        verify(tmp_path / "bad.db")
+
+
+def test_a_newest_checkpoint_that_sqlite_cannot_read_is_found(
+    tmp_path: Path, connection: AgentConnection
+) -> None:
+    back_up(connection, tmp_path / "bad.db")
+    stored = [p for p in parts(tmp_path / "bad.db", "run_checkpoints") if p.part == "compression"]
+    (words,) = (p for p in stored if p.rowid == max(each.rowid for each in stored))
+    with (tmp_path / "bad.db").open("r+b") as file:
+        file.seek(words.start)
+        file.write(b"\xff")
+    with pytest.raises(CorruptStateError, match="be trusted: SQLite cannot read"):
         verify(tmp_path / "bad.db")
 
 
@@ -289,7 +384,7 @@ def session(database: Path, target: Path, die_at: int) -> None:
 
     AgentConnection.backup = dying(AgentConnection.backup)  # type: ignore[method-assign]
     backups.verify = dying(backups.verify)
-    Path.replace = dying(Path.replace)  # type: ignore[method-assign]
+    os.link = dying(os.link)
     with closing(connect(database)) as connection:
         back_up(connection, target)
 
@@ -299,15 +394,16 @@ def test_killed_anywhere_there_is_a_whole_backup_or_none(
     tmp_path: Path, connection: AgentConnection
 ) -> None:
     found = []
-    for die_at in range(1, 8):
+    for die_at in range(1, 10):
         target = tmp_path / f"{die_at}.db"
         process = processes.Process(target=session, args=(connection.path, target, die_at))
         process.start()
         process.join()
-        assert (process.exitcode == 0) == (die_at == 7)
+        assert (process.exitcode == 0) == (die_at == 9)
         process.close()
         found.append(target.exists())
         if target.exists():
             assert verify(target) == {RUN: 2}
-    assert found == [False] * 5 + [True] * 2
-    assert len([name for name in left_over(tmp_path) if name.endswith(".part")]) == 5
+    assert found == [False] * 7 + [True] * 2
+    # The last one has its name already.
+    assert len([name for name in left_over(tmp_path) if name.endswith(".part")]) == 8

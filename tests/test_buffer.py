@@ -34,6 +34,7 @@ from lesson_lib.errors import (
     StorageError,
     ToolResultError,
     TransactionError,
+    UnknownRunError,
 )
 from lesson_lib.json_text import JSONValue, from_json, to_json
 from lesson_lib.ledger import Ledger
@@ -429,6 +430,126 @@ def test_a_tool_that_fails_leaves_nothing(connection: AgentConnection) -> None:
         with pytest.raises(ToolResultError):
             execute(buffer, connection, "key", function=lambda: {1: 2})
     assert names(buffer) == ["version 1"]
+
+
+def test_a_tool_that_meets_its_own_outage_is_called_once(
+    tmp_path: Path, connection: AgentConnection
+) -> None:
+    started(connection)
+    (tmp_path / "other").mkdir()
+    calls: list[str] = []
+    with closing(connect(new_database(tmp_path / "other"), timeout=0)) as other:
+
+        def tool() -> None:
+            calls.append("called")
+            with other:
+                pass
+
+        with locked(other.path), pytest.raises(StorageError, match="locked"):
+            execute(buffer := Buffer(), connection, "key", function=tool)
+    assert (calls, buffer.not_durable) == (["called"], ())
+
+
+def test_a_result_is_remembered_though_nobody_can_read_after_the_call(
+    connection: AgentConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer, calls = Buffer(), list[str]()
+    started(connection)
+    plain = AgentCursor.execute
+
+    def away(cursor: AgentCursor, sql: str, parameters: Any = (), /) -> AgentCursor:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorname = "SQLITE_IOERR"
+        raise StorageError("the disk is away") from error
+
+    def tool() -> int:
+        calls.append("called")
+        monkeypatch.setattr(AgentCursor, "execute", away)
+        return 1
+
+    for _ in range(2):
+        assert execute(buffer, connection, "key", function=tool).value == 1
+    assert (calls, names(buffer)) == (["called"], ["key"])
+    monkeypatch.setattr(AgentCursor, "execute", plain)
+    buffer.flush(connection)
+    assert names_on_disk(connection.path, RUN) == ["key"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("session", ""), ("session", "\ud800"), ("tool_name", ""), ("run_id", "")),
+        ("run_id", "run-T999"),
+    ],
+)
+def test_a_name_that_no_store_takes_is_refused_before_the_call(
+    connection: AgentConnection, name: str, value: str
+) -> None:
+    buffer, state, calls = Buffer(), started(connection), list[str]()
+    with locked(connection.path):
+        for _ in range(2):
+            with pytest.raises((InvalidStateError, UnknownRunError)):
+                execute(buffer, connection, "k", function=lambda: calls.append(""), **{name: value})
+        about = {"session": "s", "action": "a", "next_action": "b", "context": state.context}
+        if name == "session":
+            with pytest.raises(InvalidStateError):
+                buffer.save(connection, state, **about | {name: value})  # type: ignore[arg-type]
+            with pytest.raises(InvalidStateError):
+                buffer.save(connection, state, **about | {"action": value})  # type: ignore[arg-type]
+        if value == "run-T999":
+            with pytest.raises(UnknownRunError):
+                save(buffer, connection, replace(state, run_id=value))
+    assert (calls, buffer.not_durable) == ([], ())
+
+
+def test_a_buffer_is_one_runs(connection: AgentConnection) -> None:
+    buffer, state = Buffer(), started(connection)
+    other = agent.start(connection, find_ticket(read_tickets(), "T105"), "session-1")
+    save(buffer, connection, state)
+    for _ in range(2):
+        with pytest.raises(InvalidStateError, match="run-T105 needs one of its own"):
+            save(buffer, connection, other)
+        with pytest.raises(InvalidStateError, match="run-T105 needs one of its own"):
+            execute(buffer, connection, "key", run_id="run-T105")
+
+
+def test_a_key_is_one_tools_and_one_runs(connection: AgentConnection) -> None:
+    started(connection)
+    agent.start(connection, find_ticket(read_tickets(), "T105"), "session-1")
+    execute(Buffer(), connection, "saved", run_id="run-T105")
+    buffer = Buffer()
+    with locked(connection.path):
+        execute(buffer, connection, "key")
+        with pytest.raises(IdempotencyConflictError, match="another input or tool"):
+            execute(buffer, connection, "key", tool_name="other")
+        with pytest.raises(IdempotencyConflictError, match="one of run-T105"):
+            execute(buffer, connection, "saved")
+    assert names(buffer) == ["key"]
+
+
+@pytest.mark.parametrize("limit", [2, 8])
+def test_interrupted_after_its_commit_a_flush_is_known_later(
+    connection: AgentConnection, tools: Tools, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    buffer, state = Buffer(limit), started(connection)
+    with locked(connection.path):
+        for _ in range(2):
+            state = agent.run_next_action(
+                connection, state, "s", tools, save=buffer.save, execute=buffer.execute
+            )
+    plain = AgentConnection.__exit__
+
+    def interrupted(*arguments: Any) -> None:
+        plain(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(AgentConnection, "__exit__", interrupted)
+        buffer.flush(connection)
+    assert names(buffer) == ["version 1", KEYS[0], "version 2"]
+    end = at_end(connection, tools, buffer, state)
+    assert (buffer.not_durable, load_state(connection, RUN)) == ((), end)
+    assert kinds(connection).count("checkpoint_saved") == 4
 
 
 def test_a_result_that_waits_answers_the_repeat(connection: AgentConnection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from lesson_lib.checkpoints.history import (
     slide,
 )
 from lesson_lib.checkpoints.inventory import conversation
+from lesson_lib.checkpoints.privacy import redact
 from lesson_lib.errors import (
     CheckpointSizeError,
     InvalidStateError,
@@ -32,8 +34,9 @@ from lesson_lib.errors import (
     StaleVersionError,
     TransactionError,
 )
+from lesson_lib.json_text import to_json
 from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite import AgentConnection, delete_run, load_state
+from lesson_lib.stores.sqlite import AgentConnection, delete_run, load_state, save_checkpoint
 from lesson_lib.tickets import find_ticket, read_tickets
 
 STEP: dict[str, Any] = {"session": "session-1", "action": "talk", "next_action": "talk"}
@@ -159,6 +162,136 @@ def test_the_history_refuses_every_change(
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
         connection.execute(sql)
     assert read_history(connection, "run-T104") == SAID[:3]
+
+
+def test_no_hidden_number_leads_to_an_entry(connection: AgentConnection, state: RunState) -> None:
+    talk(connection, state, *SAID[:3])
+    with pytest.raises(sqlite3.OperationalError, match="no column named rowid"):
+        connection.execute("REPLACE INTO run_history (rowid, position) VALUES (1, 4)")
+
+
+def test_no_entry_costs_more_than_the_one_before(
+    connection: AgentConnection, state: RunState
+) -> None:
+    steps = []
+    for _ in range(2):
+        count: list[int] = []
+        connection.set_progress_handler(partial(count.append, 1), 10)
+        with connection:
+            history.append(connection, "run-T104", SAID)
+        steps.append(len(count))
+    assert steps[1] < 1.5 * steps[0]
+
+
+@pytest.mark.parametrize("since", [1, 20])
+def test_what_another_save_added_in_between_gets_into_the_history(
+    connection: AgentConnection, state: RunState, since: int
+) -> None:
+    state = talk(connection, state, *SAID[:30])
+    said = [*state.context["conversation"], *SAID[30 : 30 + since]]
+    state = save_kept(connection, state, **STEP, context=state.context | {"conversation": said})
+    state = talk(connection, state, *SAID[30 + since : 60])
+    assert read_history(connection, "run-T104") == SAID[:60]
+    talk(connection, state, *SAID[60:])
+    assert read_history(connection, "run-T104") == SAID
+
+
+def test_what_another_save_summarised_is_missed(
+    connection: AgentConnection, database: Path, state: RunState
+) -> None:
+    state = talk(connection, state, *SAID[:10])
+    said = slide([*state.context["conversation"], *SAID[10:40]], 5)
+    state = save_kept(connection, state, **STEP, context=state.context | {"conversation": said})
+    before = rows(database)
+    with pytest.raises(InvalidStateError, match="run-T104 lacks 30 entries, "):
+        talk(connection, state, *SAID[40:])
+    assert rows(database) == before
+
+
+def test_a_history_that_begins_with_a_summary_goes_on(
+    connection: AgentConnection, state: RunState
+) -> None:
+    said = slide(SAID[:30], 5)
+    state = save_kept(connection, state, **STEP, context=state.context | {"conversation": said})
+    state = talk(connection, state, *SAID[30:40])
+    state = talk(connection, state, *SAID[40:])
+    assert read_history(connection, "run-T104") == [*said, *SAID[30:]]
+
+
+def test_after_a_step_back_the_history_only_grows(
+    connection: AgentConnection, state: RunState
+) -> None:
+    earlier = talk(connection, state, *SAID[:4])
+    state = talk(connection, earlier, *SAID[4:8])
+    state = save_kept(connection, state, **STEP, context=earlier.context)
+    talk(connection, state, *SAID[8:9])
+    assert read_history(connection, "run-T104") == SAID[:9]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"text": "hm"},
+        {"role": "person"},
+        {"role": "person", "text": 1},
+        {"role": "summary", "text": "all is well", "entries": 3},
+        "hm",
+        None,
+    ],
+)
+@pytest.mark.parametrize("before", [0, 2])
+def test_what_is_no_entry_is_refused(
+    connection: AgentConnection, database: Path, state: RunState, entry: Any, before: int
+) -> None:
+    state = talk(connection, state, *SAID[:before])
+    untouched = rows(database)
+    with pytest.raises(InvalidStateError, match="needs `role` and `text`"):
+        talk(connection, state, entry)
+    assert rows(database) == untouched
+
+
+def test_a_conversation_is_a_list(connection: AgentConnection, state: RunState) -> None:
+    with pytest.raises(InvalidStateError, match="conversation is a dict"):
+        save_windowed(connection, state, **STEP, context=state.context | {"conversation": {}})
+
+
+def test_a_summary_without_its_number_is_refused() -> None:
+    with pytest.raises(InvalidStateError, match="lacks its number"):
+        slide([{"role": "summary", "text": ""}, *SAID])
+
+
+CARD = "4111 1111  1111 1111"  # two spaces; the summary has one
+
+
+@pytest.mark.parametrize(
+    "text", ["x@y.example", f"card {CARD}", "Bearer  abcdef12345", "4111 1111\n1111 1111"]
+)
+def test_one_call_cleans_context_summary_and_history(
+    connection: AgentConnection, state: RunState, text: str
+) -> None:
+    said = [{"role": "person", "text": text}]
+    state = save_checkpoint(
+        connection, state, **STEP, context=state.context | {"conversation": said}
+    )
+    for n in range(12):
+        entry = {"role": "person", "text": text if n % 2 else f"{n}"}
+        state = talk(connection, state, entry, window=3, clean=redact)
+    everything = to_json([dict(state.context), read_history(connection, "run-T104")])
+    assert " ".join(text.split()) not in " ".join(everything.replace("\\n", " ").split())
+    assert len(read_history(connection, "run-T104")) == 13
+
+
+def test_a_summary_that_becomes_a_secret_is_cleaned_and_does_not_lock_the_run(
+    connection: AgentConnection, state: RunState
+) -> None:
+    def join(so_far: str, leaving: Any) -> str:
+        return so_far + "".join(entry["text"] for entry in leaving)
+
+    for part in ("4111", "1111", "1111", "1111", "hm", "hm"):
+        entry = {"role": "person", "text": part}
+        state = talk(connection, state, entry, window=1, summarise=join, clean=redact)
+        assert "4111111111111111" not in state.context_json
+    assert state.context["conversation"][0]["text"] == "[card number removed]hm"
 
 
 def test_the_history_goes_with_its_run(connection: AgentConnection, state: RunState) -> None:

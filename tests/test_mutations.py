@@ -523,8 +523,8 @@ MUTATIONS = [
     Mutation(
         "experimental fields are carried through an upcaster",
         "checkpoints/schema.py",
-        'return context | {"ticket": ticket',
-        'return {"priority": "urgent"} | {"ticket": ticket',
+        'return _with(context, "ticket"',
+        'return _with({"priority": "urgent"}, "ticket"',
         "09_checkpoint_format",
     ),
     Mutation(
@@ -551,11 +551,15 @@ MUTATIONS = [
     Mutation(
         "the archive is written with the checkpoint",
         "checkpoints/archive.py",
-        "    keep(connection, state)\n    keep(connection, new)\n",
+        "    stored = encode(new)\n",
         (
+            "    save = dict(session=session, action=action, next_action=next_action)\n"
+            "    write_checkpoint(connection, state, context=context, **save)\n"
             '    super(AgentConnection, connection).execute("COMMIT")\n'
             '    super(AgentConnection, connection).execute("BEGIN IMMEDIATE")\n'
-            "    keep(connection, state)\n    keep(connection, new)\n"
+            "    keep(connection, state)\n"
+            "    keep(connection, new)\n"
+            "    return new\n"
         ),
         "09_checkpoint_format",
     ),
@@ -583,7 +587,7 @@ MUTATIONS = [
     Mutation(
         "what leaves the window is in the history",
         "checkpoints/history.py",
-        "append(connection, state.run_id, said[len(known) :])",
+        "append(connection, state.run_id, [*missing, *said[len(before) :]])",
         "append(connection, state.run_id, kept['conversation'][1:])",
         "09_checkpoint_format",
     ),
@@ -649,8 +653,8 @@ MUTATIONS = [
     Mutation(
         "a backup overwrites no file",
         "recovery/backups.py",
-        "if (found := target.with_name(target.name + suffix)).exists():",
-        "if (found := target.with_name(target.name + suffix)) == target.parent:",
+        'raise StorageError(f"{found} is there already: name a new file")',
+        "found.unlink()",
         "10_recovery_path",
     ),
     Mutation(
@@ -839,7 +843,7 @@ MUTATIONS = [
     Mutation(
         "a checkpoint fits its event",
         "recovery/story.py",
-        "if state.next_action != story.next_after(state.version):",
+        "if state.next_action != told:",
         "if False:",
         "10_recovery_path",
     ),
@@ -853,7 +857,7 @@ MUTATIONS = [
     Mutation(
         "two rivals are not trusted",
         "recovery/trust.py",
-        "if len({k.state for k in fit}) > 1:",
+        "if len({k.state for k in whole}) > 1:",
         "if False:",
         "10_recovery_path",
     ),
@@ -874,21 +878,21 @@ MUTATIONS = [
     Mutation(
         "a refused checkpoint is an event",
         "recovery/recover.py",
-        '_record(connection, run_id, session, "checkpoint_refused", detail)',
+        'tell("checkpoint_refused", detail)',
         "del detail",
         "10_recovery_path",
     ),
     Mutation(
         "a step down the ladder is an event",
         "recovery/recover.py",
-        "if step not in STEPS[:2]:",
+        "if step not in STEPS[:2] and is_kept:",
         "if False:",
         "10_recovery_path",
     ),
     Mutation(
         "the current row is compared with the kept one",
-        "recovery/rows.py",
-        "    return row == state\n",
+        "checkpoints/archive.py",
+        "    return replace(row, context_json=found) == replace(state, context_json=wanted)\n",
         "    return row.version == state.version\n",
         "10_recovery_path",
     ),
@@ -902,8 +906,22 @@ MUTATIONS = [
     Mutation(
         "agent_runs alone must agree with the saved results",
         "recovery/ladder.py",
-        "return row.version == story.newest and agrees",
-        "return row.version == story.newest",
+        "== (story.run_id, story.newest) and agrees",
+        "== (story.run_id, story.newest)",
+        "10_recovery_path",
+    ),
+    Mutation(
+        "what a later package wrote waits for it",
+        "recovery/recover.py",
+        "if judged.too_new is not None:",
+        "if False:",
+        "10_recovery_path",
+    ),
+    Mutation(
+        "a newest version that nobody kept is no damage",
+        "recovery/ladder.py",
+        "trusted is None or story.newest not in judged.versions()",
+        "trusted is None",
         "10_recovery_path",
     ),
 ]

@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlite_bytes import parts
 from store_parts import new_database
 
-from lesson_lib.checkpoints.archive import keep
+from lesson_lib.checkpoints.archive import keep, save_kept
+from lesson_lib.checkpoints.codec import encode
+from lesson_lib.checkpoints.retention import abandon
 from lesson_lib.errors import (
     ChildError,
+    InvalidStateError,
     NotKeptError,
     ReplayError,
     RunCompletedError,
@@ -31,6 +35,7 @@ from lesson_lib.errors import (
 from lesson_lib.ledger import Ledger
 from lesson_lib.model import RunState
 from lesson_lib.patterns import costs, figures, intervals, maturity, memory, metering, trials
+from lesson_lib.patterns.checkpointing import Checkpoint
 from lesson_lib.patterns.ephemeral import Ephemeral
 from lesson_lib.patterns.event_schema import LogEvent
 from lesson_lib.patterns.event_sourcing import EventSourcing
@@ -38,6 +43,8 @@ from lesson_lib.patterns.hybrid import Hybrid
 from lesson_lib.patterns.log import append, read_log
 from lesson_lib.patterns.protocol import Pattern, Step, fork, load_or_start, work
 from lesson_lib.patterns.trials import PATTERNS, RUN, read_pages
+from lesson_lib.recovery.backups import back_up
+from lesson_lib.recovery.recover import recover
 from lesson_lib.stores.sqlite import AgentConnection, connect, delete_run, unfinished_runs
 from lesson_lib.tickets import Tools, find_ticket, read_runbooks, read_tickets
 
@@ -97,9 +104,11 @@ def test_all_patterns_lead_to_the_same_state(
     assert tools.ledger.count(f"{RUN}:lookup_runbook") == 2
 
 
-@pytest.mark.parametrize("name", DURABLE)
+@pytest.mark.parametrize("name", PATTERNS)
 def test_the_slower_of_two_sessions_changes_nothing(name: str, connection: AgentConnection) -> None:
     first, second = (PATTERNS[name](connection, session) for session in "AB")
+    if name == "ephemeral":
+        second = first
     state = read_pages(first, "run-T900", 1)
     saved = second.save(state, PAGE)
     before = connection.total_changes
@@ -107,6 +116,16 @@ def test_the_slower_of_two_sessions_changes_nothing(name: str, connection: Agent
         first.save(state, replace(PAGE, found={"cursors": {"page": 99}}))
     assert first.load("run-T900") == saved
     assert connection.total_changes == before
+
+
+def test_memory_too_starts_a_run_once_and_saves_none_after_its_end(tools: Tools) -> None:
+    pattern = Ephemeral()
+    start = load_or_start(pattern, TICKET)
+    with pytest.raises(RunExistsError):
+        pattern.start(start)
+    last = finished(pattern, tools)
+    with pytest.raises(RunCompletedError):
+        pattern.save(last, PAGE)
 
 
 @pytest.mark.parametrize("name", DURABLE)
@@ -190,7 +209,77 @@ def test_the_log_is_append_only_and_without_gap(connection: AgentConnection) -> 
     ):
         with pytest.raises(sqlite3.IntegrityError, match=problem):
             connection.execute(sql)
+    with pytest.raises(sqlite3.OperationalError, match="no column named rowid"):
+        connection.execute("REPLACE INTO run_log (rowid, sequence) VALUES (1, 5)")
     assert pattern.load("run-T900") == state
+
+
+def test_an_event_that_tells_less_than_its_step_is_refused(connection: AgentConnection) -> None:
+    pattern = EventSourcing(connection, "session-1")
+    state = read_pages(pattern, "run-T900", 1)
+    for step in (
+        replace(PAGE, next_action=None),
+        replace(PAGE, found=PAGE.found | {"confidence": {"page": 1}}),
+    ):
+        with pytest.raises(InvalidStateError, match="page_read does not tell all of the step"):
+            pattern.save(state, step)
+    assert pattern.load("run-T900") == state
+
+
+def test_without_its_run_nothing_is_appended(connection: AgentConnection) -> None:
+    pattern = EventSourcing(connection, "session-1")
+    state = read_pages(pattern, "run-T900", 0)
+    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"), connection:
+        append(connection, LogEvent("run-T901", 1, "run_started", {}))
+    assert pattern.load("run-T900") == state
+
+
+def test_the_run_of_a_log_is_one_that_a_backup_can_check(
+    connection: AgentConnection, tmp_path: Path
+) -> None:
+    read_pages(EventSourcing(connection, "session-1"), "run-T900", 2)
+    back_up(connection, tmp_path / "backup.db")
+    with closing(connect(tmp_path / "backup.db")) as backup:
+        assert EventSourcing(backup, "session-2").load("run-T900").version == 2
+
+
+@pytest.mark.parametrize("kind", [EventSourcing, Hybrid])
+def test_what_works_on_checkpoints_leaves_a_log_alone(
+    connection: AgentConnection, kind: type[EventSourcing]
+) -> None:
+    pattern = kind(connection, "session-1")
+    state = read_pages(pattern, "run-T900", 3)
+    before = list(connection.iterdump())
+    for act in (
+        lambda: recover(connection, "run-T900", "session-2"),
+        lambda: abandon(connection, state, session="Ada", reason="nobody answers"),
+    ):
+        with pytest.raises(InvalidStateError, match="run-T900 is kept as a log"):
+            act()
+    assert list(connection.iterdump()) == before
+
+
+@pytest.mark.parametrize("payload", ["3", '"x"', "[1]", '{"cursors": 1e999}'])
+def test_a_payload_that_is_no_object_is_refused(payload: str, connection: AgentConnection) -> None:
+    pattern = EventSourcing(connection, "session-1")
+    read_pages(pattern, "run-T900", 0)
+    insert = "INSERT INTO run_log VALUES ('run-T900', 2, 3, 'page_read', ?)"
+    connection.execute(insert, (payload,))
+    for ask in (pattern.load, lambda run_id: pattern.why(run_id, 1)):
+        with pytest.raises(ReplayError, match="event 2 of run-T900 holds no JSON object"):
+            ask("run-T900")
+
+
+def test_a_log_that_lost_the_end_of_its_run_is_found(
+    connection: AgentConnection, tools: Tools
+) -> None:
+    pattern = EventSourcing(connection, "session-1")
+    last = finished(pattern, tools)
+    assert pattern.verify(RUN) == last
+    connection.execute("DROP TRIGGER run_log_is_not_cut")
+    connection.execute("DELETE FROM run_log WHERE sequence = 5")
+    with pytest.raises(ReplayError, match="is completed, and its log ends at version 3"):
+        pattern.verify(RUN)
 
 
 def test_append_needs_a_transaction(connection: AgentConnection) -> None:
@@ -218,8 +307,9 @@ def test_a_log_travels_in_time_and_knows_why(
     for version in (0, 5):
         with pytest.raises(NotKeptError):
             pattern.why(RUN, version)
-    with pytest.raises(NotKeptError):
-        pattern.at(RUN, 5)
+    for version in (-1, 5):
+        with pytest.raises(NotKeptError):
+            pattern.at(RUN, version)
 
 
 class _Recording:
@@ -269,7 +359,7 @@ def test_the_hybrid_loads_what_the_log_alone_loads(steps: int, every: int) -> No
         state = read_pages(hybrid, "run-T900", steps)
         with metering.Meter(connection) as meter:
             assert hybrid.load("run-T900") == state
-        assert meter.rows_read <= every + 1
+        assert meter.rows_fetched <= every + 1
         assert EventSourcing(connection, "session-1").load("run-T900") == state
         asked = steps // 2
         assert hybrid.at("run-T900", asked).context.get("cursors", {"page": 0})["page"] == asked
@@ -280,37 +370,108 @@ def test_damaged_snapshots_are_passed_over(column: str, connection: AgentConnect
     hybrid = Hybrid(connection, "session-1", every=3)
     state = read_pages(hybrid, "run-T900", 8)
     chance = random.Random(column)
-    snapshots = connection.execute("SELECT checkpoint_id, body FROM run_checkpoints").fetchall()
+    snapshots = connection.execute("SELECT version, body FROM run_snapshots").fetchall()
     assert len(snapshots) == 2
-    for checkpoint_id, body in snapshots:
+    for version, body in snapshots:
         flipped = bytearray(body)
         flipped[chance.randrange(len(body))] ^= 1 << chance.randrange(8)
         value = {"body": bytes(flipped), "schema_version": 99}.get(column, "x")
         connection.execute(
-            f"UPDATE run_checkpoints SET {column} = ? WHERE checkpoint_id = ?",
-            (value, checkpoint_id),
+            f"UPDATE run_snapshots SET {column} = ? WHERE version = ?",
+            (value, version),
         )
         assert hybrid.load("run-T900") == state
     with metering.Meter(connection) as meter:
         hybrid.load("run-T900")
-    assert meter.rows_read == 2 + 9
+    assert meter.rows_fetched == 2 + 9
+
+
+def test_a_kept_state_that_sqlite_cannot_read_is_passed_over(tmp_path: Path) -> None:
+    database = new_database(tmp_path)
+    with closing(connect(database)) as connection:
+        opened = Checkpoint(connection, "session-1", save=save_kept)
+        state = read_pages(opened, "run-T900", 4)
+        (place,) = connection.execute(
+            "SELECT checkpoint_id FROM run_checkpoints WHERE version = 2"
+        ).fetchone()
+    stored = [p for p in parts(database, "run_checkpoints") if p.rowid == place]
+    (compression,) = (p for p in stored if p.part == "compression")
+    with database.open("r+b") as file:
+        file.seek(compression.start)
+        file.write(b"\xff")
+    with closing(connect(database)) as connection:
+        reopened = Checkpoint(connection, "session-2")
+        assert reopened.load("run-T900") == state
+        with pytest.raises(NotKeptError):
+            reopened.at("run-T900", 2)
+
+
+def test_where_sqlite_cannot_read_a_snapshot_the_log_is_replayed(tmp_path: Path) -> None:
+    database = new_database(tmp_path)
+    with closing(connect(database)) as connection:
+        state = read_pages(Hybrid(connection, "session-1"), "run-T900", 4)
+    whole = database.read_bytes()
+    assert whole.count(b'none{"context"') == 2
+    database.write_bytes(whole.replace(b'none{"context"', b'\xff\xff\xff\xff{"context"'))
+    with closing(connect(database)) as connection:
+        reopened = Hybrid(connection, "session-2")
+        assert reopened.load("run-T900") == state
+        assert reopened.at("run-T900", 2).version == 2
 
 
 def test_a_snapshot_of_what_the_log_does_not_tell_is_not_used(connection: AgentConnection) -> None:
     hybrid = Hybrid(connection, "session-1", every=3)
     state = read_pages(hybrid, "run-T900", 2)
     with connection:
-        keep(connection, replace(state, version=7, next_action="finish"))
+        hybrid._keep(encode(replace(state, version=3, next_action="finish")))
+        keep(connection, replace(state, next_action="finish"))
     assert hybrid.load("run-T900") == state
+    state = read_pages(hybrid, "run-T900", 1)
+    with metering.Meter(connection) as meter:
+        assert hybrid.load("run-T900") == state, "the log came there, and its own was kept"
+    assert meter.rows_fetched == 1
 
 
 def test_a_snapshot_and_its_event_are_one_write(connection: AgentConnection) -> None:
     hybrid = Hybrid(connection, "session-1", every=1)
     state = read_pages(hybrid, "run-T900", 1)
-    too_much = Step("read_page", {"cursors": {"page": "x" * 2_000_000}}, "a test", "read_page")
-    with pytest.raises(Exception, match="2,000,"):
-        hybrid.save(state, too_much)
+    connection.execute(
+        "CREATE TEMP TRIGGER full BEFORE INSERT ON run_snapshots"
+        " BEGIN SELECT RAISE(ABORT, 'no room'); END"
+    )
+    with pytest.raises(sqlite3.IntegrityError, match="no room"):
+        hybrid.save(state, PAGE)
     assert hybrid.load("run-T900") == state
+
+
+def test_what_fits_into_no_snapshot_goes_on_in_the_log(
+    connection: AgentConnection, tools: Tools
+) -> None:
+    hybrid = Hybrid(connection, "session-1", every=1)
+    state = read_pages(hybrid, "run-T900", 1)
+    too_much = Step("read_page", {"cursors": {"page": "x" * 2_000_000}}, "a test", "read_page")
+    saved = hybrid.save(state, too_much)
+    assert hybrid.load("run-T900") == saved
+    finished(hybrid, tools)
+    unknown = fork(hybrid, RUN, 1, "run-fork", customer="vip")
+    saved = work(hybrid, unknown, tools)
+    assert hybrid.load("run-fork") == saved
+
+
+def test_the_snapshot_of_a_newer_program_hides_no_event(connection: AgentConnection) -> None:
+    hybrid = Hybrid(connection, "session-1", every=2)
+    state = read_pages(hybrid, "run-T900", 3)
+    connection.execute("INSERT INTO run_log VALUES ('run-T900', 5, 4, 'run_praised', '{}')")
+    with connection:
+        hybrid._keep(encode(replace(state, version=4)))
+        connection.execute("UPDATE run_snapshots SET event_schema = 4 WHERE version = 4")
+    with pytest.raises(ReplayError, match="schema version 4"):
+        hybrid.load("run-T900")
+
+
+def test_a_snapshot_lies_at_least_a_step_from_the_next(connection: AgentConnection) -> None:
+    with pytest.raises(InvalidStateError, match="every 0 steps"):
+        Hybrid(connection, "session-1", every=0)
 
 
 # Forks.
@@ -329,6 +490,18 @@ def test_a_fork_has_keys_of_its_own(name: str, connection: AgentConnection, tool
     assert tools.ledger.lines()[2:] == ["run-fork:lookup_runbook", "run-fork:draft_reply"]
 
 
+@pytest.mark.parametrize("name", ["checkpoint + keys", *LOGS])
+def test_a_finished_state_is_not_forked(
+    name: str, connection: AgentConnection, tools: Tools
+) -> None:
+    pattern = PATTERNS[name](connection, "session-1")
+    finished(pattern, tools)
+    with pytest.raises(RunCompletedError):
+        fork(pattern, RUN, 4, "run-fork")
+    with pytest.raises(UnknownRunError):
+        pattern.load("run-fork")
+
+
 def test_what_is_not_kept_cannot_be_forked(connection: AgentConnection, tools: Tools) -> None:
     pattern = PATTERNS["checkpoint + keys"](connection, "session-1")
     finished(pattern, tools)
@@ -342,18 +515,19 @@ def test_what_is_not_kept_cannot_be_forked(connection: AgentConnection, tools: T
 
 
 def test_the_abilities_are_those_that_the_trials_show(tmp_path: Path) -> None:
-    rows = metering.rows_to_resume([10, 200], every=64)
-    checkpoint, hybrid, event_sourcing = rows.values()
-    read = {
-        "checkpoint": checkpoint,
-        "checkpoint + keys": checkpoint,
-        "hybrid": hybrid,
-        "event sourcing": event_sourcing,
-    }
-    for name in ("ephemeral", *read):
+    times = figures.times_at(10_000)
+    for name, abilities in list(maturity.LADDER.items())[:-1]:
         killed = trials.kill_and_resume(tmp_path, name, "draft_reply:before_save")
-        shown = maturity.measured(killed, trials.audit(tmp_path, name), read.get(name, []))
-        assert shown == maturity.LADDER[name], name
+        shown = maturity.measured(killed, trials.audit(tmp_path, name), times)
+        assert shown == abilities, name
+
+
+def test_quickly_is_far_quicker_than_the_whole_replay() -> None:
+    killed = {"pattern": "hybrid", "survived": "nothing", "repeated": 1}
+    asked = {"why that priority": "-"}
+    for time, shown in ((9.0, {maturity.SHORT}), (10.0, set())):
+        times = {"hybrid": time, "event sourcing": 1000.0}
+        assert maturity.measured(killed, asked, times) == shown
 
 
 def test_the_answers_of_an_audit_follow_from_the_pattern(
@@ -392,10 +566,33 @@ def test_steps_of_a_log_stay_small_while_the_state_grows() -> None:
 def test_a_resume_reads_the_snapshot_and_the_tail() -> None:
     rows = metering.rows_to_resume([10, 70], every=64)
     assert list(rows.values()) == [[1, 1], [11, 7], [11, 71]]
-    shown = figures.rows_to_resume(rows, [10, 70])
-    assert "resume a run of 10, 70 steps" in shown.alt
+    shown = figures.work_to_resume(rows, [10, 70])
+    assert "at 10, 70 steps: checkpoint: 1, 1;" in shown.alt
     assert "event sourcing: 11, 71." in shown.alt
-    assert shown.svg == figures.rows_to_resume(rows, [10, 70]).svg
+    assert "at 100, 1,000, 10,000 steps: checkpoint: 1," in shown.alt
+    assert shown.svg == figures.work_to_resume(rows, [10, 70]).svg
+
+
+def test_a_checkpoint_fetches_one_row_and_sqlite_reads_all_events(
+    connection: AgentConnection,
+) -> None:
+    steps = dict.fromkeys(("checkpoint + keys", "hybrid"), 0)
+    work = {name: [] for name in steps}  # type: dict[str, list[int]]
+
+    def step(name: str) -> None:
+        steps[name] += 1
+
+    for name in steps:
+        pattern = PATTERNS[name](connection, "session-1")
+        for _ in range(2):
+            read_pages(pattern, f"run of {name}", 300)
+            steps[name] = 0
+            connection.set_progress_handler(lambda name=name: step(name), 1)  # type: ignore[misc]
+            pattern.load(f"run of {name}")
+            connection.set_progress_handler(None, 1)
+            work[name].append(steps[name])
+    assert work["checkpoint + keys"][1] > 1.9 * work["checkpoint + keys"][0]
+    assert work["hybrid"][1] < 1.1 * work["hybrid"][0]
 
 
 def test_the_recorded_times_are_multiples_of_one_resume(tmp_path: Path) -> None:

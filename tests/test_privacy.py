@@ -138,7 +138,7 @@ def test_a_key_of_any_length_that_execute_once_takes_can_be_recorded(
     guarded: AgentConnection,
 ) -> None:
     calls = []
-    about = {"run_id": "run-T105", "session": "s", "tool_name": "look", "tool_input": {}}
+    about: dict[str, Any] = dict(run_id="run-T105", session="s", tool_name="look", tool_input={})
     for length in (LONGEST_VALUE, LONGEST_VALUE + 1):
         for _ in range(2):
             with suppress(InvalidStateError):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import gc
+import io
 import os
 import random
 import sys
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -189,6 +191,7 @@ def test_golden_logs_of_every_version_load(tmp_path: Path) -> None:
             context = put_golden_log(connection, path.stem, path)
             state = pattern.load(path.stem)
             assert (dict(state.context), state.status, state.version) == (context, "completed", 4)
+            assert put_golden_log(connection, path.stem, path) == context, "and again"
         rows = connection.execute("SELECT DISTINCT event_schema FROM run_log").fetchall()
         versions = {row["event_schema"] for row in rows}
     assert versions == set(range(1, CURRENT + 1))
@@ -222,11 +225,49 @@ def test_a_replay_that_looks_outside_is_caught(name: str) -> None:
         IMPURE[name]()
         return apply(state, happened)
 
-    with pytest.raises(ReplayError, match=f"the replay called {name.strip()}: "):
+    with (
+        pytest.raises(ReplayError, match=f"the replay called {name.strip()}: "),
+        no_looking_outside(),
+    ):
         project([FIRST], apply=impure)
     assert complaint([FIRST], impure) == f"the replay called {name.strip()}"
     assert complaint([FIRST], apply) is None
     IMPURE[name]()  # the watch is over
+
+
+def test_who_looked_outside_and_hid_it_is_caught(tmp_path: Path) -> None:
+    def hides(state: RunState | None, happened: LogEvent) -> RunState:
+        with suppress(Exception):
+            time.time()
+        return apply(state, happened)
+
+    assert complaint([FIRST], hides) == "the replay called time"
+
+
+def test_text_in_memory_and_names_of_files_are_not_outside() -> None:
+    with no_looking_outside():
+        io.StringIO().write("a line")
+        os.path.join("a", "b")  # noqa: PTH118
+
+
+def test_the_watch_sees_no_finaliser_of_others() -> None:
+    class Other:
+        def __del__(self) -> None:
+            time.time()
+
+    for _ in range(3):
+        circle: list[Any] = [Other()]
+        circle.append(circle)
+        del circle
+        with no_looking_outside():
+            assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("payload", [{}, {"priority": "urgent"}, [], None])
+def test_a_payload_that_is_not_of_its_type_is_refused(payload: Any) -> None:
+    with pytest.raises(ReplayError, match="event 2 of run-T103 is no page_read"):
+        project([FIRST, LogEvent("run-T103", 2, "page_read", payload)])
 
 
 def test_a_tool_is_stopped_before_it_does_anything(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ from sqlite_bytes import Stored, parts
 from store_parts import rows
 
 from lesson_lib import agent
+from lesson_lib.checkpoints import archive
 from lesson_lib.checkpoints.archive import keep, read_archive, save_kept
 from lesson_lib.checkpoints.codec import compress, digest
+from lesson_lib.checkpoints.privacy import guard_events
+from lesson_lib.checkpoints.retention import abandon
 from lesson_lib.errors import (
     CheckpointConflictError,
     CorruptStateError,
@@ -32,10 +36,14 @@ from lesson_lib.errors import (
     UnknownRunError,
 )
 from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
-from lesson_lib.recovery.damage import DISASTERS, damage
+from lesson_lib.model import Event
+from lesson_lib.recovery.damage import DISASTERS, damage, edit, write
+from lesson_lib.recovery.damage import read as stored_at
 from lesson_lib.recovery.effects import settle_open
+from lesson_lib.recovery.person import without_content
 from lesson_lib.recovery.recover import recover
 from lesson_lib.recovery.report import Report
+from lesson_lib.recovery.story import Story
 from lesson_lib.recovery.trials import RUN, Trial, restored_under
 from lesson_lib.stores.sqlite import (
     AgentConnection,
@@ -43,6 +51,7 @@ from lesson_lib.stores.sqlite import (
     create_schema,
     load_state,
     read_events,
+    record_event,
     save_checkpoint,
     start_run,
 )
@@ -137,8 +146,8 @@ def test_any_byte_of_the_archives_index_may_change() -> None:
                 trial.database.write_bytes(flipped)
                 report, end = recover_and_finish(trial)
                 assert_same_end(trial, end)
-                if at == start + len(RUN):  # version 2 says 3 now, and 3 says 2
-                    assert report.chosen == {2: 3, 3: 2}[version]
+                # The row is whole, and says by itself which one it is.
+                assert (report.step, report.chosen) == ("newest checkpoint", 3)
 
 
 def test_an_undamaged_run_is_only_resumed(tmp_path: Path) -> None:
@@ -189,7 +198,8 @@ def test_falling_back_writes_a_new_version_and_says_so(tmp_path: Path) -> None:
     assert (report.step, report.chosen, state.version) == ("older checkpoint", 2, 4)
     assert (report.redo, report.reused) == (("draft_reply",), (f"{RUN}:draft_reply",))
     told = [(event.event_type, event.action, from_json(event.detail)) for event in events[-3:]]
-    reason = report.refused[0].reason
+    reason = "its bytes are not those that were stored"
+    assert report.refused[0].reason == f"{reason}: the checksum differs"
     assert told == [
         ("checkpoint_refused", "recover", {"version": 3, "reason": reason}),
         ("checkpoint_saved", "recover", {"version": 4, "from_version": 2}),
@@ -252,8 +262,8 @@ def test_a_version_that_two_events_tell_of_is_not_trusted(tmp_path: Path) -> Non
     ("name", "step", "chosen"),
     [
         ("all checkpoints", "agent_runs alone", 3),
-        ("and agent_runs", "rebuilt from events", 3),
-        ("and what the events say", "restarted from the ticket", 0),
+        ("all checkpoints, agent_runs", "rebuilt from events", 3),
+        ("all checkpoints, agent_runs, details", "restarted from the ticket", 0),
     ],
 )
 def test_without_a_checkpoint_it_goes_down_in_steps(
@@ -276,8 +286,17 @@ def test_without_a_checkpoint_it_goes_down_in_steps(
 
 def test_a_rebuilt_run_goes_as_far_as_its_saved_results(tmp_path: Path) -> None:
     trial = trial_at(tmp_path / "at", 3)
-    damage(trial.database, "and agent_runs", 3)
+    damage(trial.database, "all checkpoints, agent_runs", 3)
     change(trial, "DELETE FROM tool_effects WHERE tool_name = 'draft_reply'")
+    with closing(connect(trial.database)) as connection, connection:
+        record_event(  # as a full buffer does
+            connection,
+            run_id=RUN,
+            session="session-1",
+            event_type="payload_not_kept",
+            action="draft_reply",
+            detail={"key": CALLS[1]},
+        )
     with closing(connect(trial.database)) as connection:
         report = recover(connection, RUN, "session-2")
     assert report.state is not None
@@ -285,22 +304,25 @@ def test_a_rebuilt_run_goes_as_far_as_its_saved_results(tmp_path: Path) -> None:
     assert report.state.next_action == "draft_reply"
 
 
-def test_a_result_of_another_input_is_not_rebuilt_upon(tmp_path: Path) -> None:
-    trial = trial_at(tmp_path / "at", 3)
-    damage(trial.database, "and agent_runs", 3)
-    change(trial, "UPDATE tool_effects SET input_sha256 = 'x' WHERE tool_name = 'lookup_runbook'")
-    with closing(connect(trial.database)) as connection:
-        report = recover(connection, RUN, "session-2")
-    assert (report.step, report.chosen) == ("rebuilt from events", 1)
-
-
-def test_a_result_that_does_not_fit_the_schema_is_not_rebuilt_upon(tmp_path: Path) -> None:
-    trial = trial_at(tmp_path / "at", 3)
-    damage(trial.database, "and agent_runs", 3)
-    change(trial, "UPDATE tool_effects SET result_json = '{}' WHERE tool_name = 'lookup_runbook'")
-    with closing(connect(trial.database)) as connection:
-        report = recover(connection, RUN, "session-2")
-    assert (report.step, report.chosen) == ("rebuilt from events", 1)
+@pytest.mark.parametrize(
+    "change_of",
+    [
+        *("input_sha256 = 'x'", "tool_name = 'other'", "run_id = 'run-T101'"),
+        *("result_json = '{}'", "result_json = '{'", "idempotency_key = 'other'"),
+    ],
+)
+@pytest.mark.parametrize(
+    "name", ["truncated", "all checkpoints, agent_runs", "all checkpoints, agent_runs, details"]
+)
+def test_a_result_that_cannot_be_reused_is_for_a_person(
+    tmp_path: Path, name: str, change_of: str
+) -> None:
+    trial = trial_at(tmp_path / "at", 2)
+    damage(trial.database, name, 2)
+    change(trial, f"UPDATE tool_effects SET {change_of} WHERE tool_name = 'lookup_runbook'")
+    reason = handed_over(trial).reason
+    assert "a saved result" in reason or "what is saved: context.runbook lacks code" in reason
+    assert trial.ledger.lines() == CALLS[:1]
 
 
 def test_a_checkpoint_that_was_archived_alone_gives_way(tmp_path: Path) -> None:
@@ -340,7 +362,7 @@ def handed_over(trial: Trial) -> Report:
         (asked, *more) = read_events(connection, RUN)[len(before["agent_events"]) :]
     assert (report.step, report.state) == ("handed to a person", None)
     assert again == report
-    assert report.reason in question.question
+    assert without_content(report.reason) in question.question
     assert (asked.event_type, more) == ("question_asked", [])
     assert rows(trial.database)["agent_runs"] == before["agent_runs"]
     return report
@@ -368,7 +390,7 @@ def test_a_saved_result_that_cannot_be_read_is_for_a_person(tmp_path: Path) -> N
     trial = trial_at(tmp_path / "at", 3)
     damage(trial.database, "a byte flipped", 3)
     change(trial, "UPDATE tool_effects SET result_json = '{' WHERE tool_name = 'draft_reply'")
-    assert f"{RUN}:draft_reply cannot be read" in handed_over(trial).reason
+    assert f"cannot be read: that of {RUN}:draft_reply" in handed_over(trial).reason
     assert trial.ledger.lines() == CALLS
 
 
@@ -413,23 +435,209 @@ def test_an_unknown_run_is_an_error(tmp_path: Path) -> None:
     "sql",
     [
         "UPDATE agent_events SET detail = CAST(x'ff' AS TEXT) WHERE sequence = 2",
-        "UPDATE tool_intents SET request_json = '{'",
+        "ALTER TABLE agent_events RENAME COLUMN session TO seshion",
+        "ALTER TABLE agent_runs RENAME COLUMN version TO verseon",
     ],
 )
 def test_rows_that_cannot_be_read_are_an_error_of_ours(tmp_path: Path, sql: str) -> None:
     trial = trial_at(tmp_path / "at", 3)
-    with closing(connect(trial.database)) as connection:
-        with_intent(connection)
     change(trial, sql)
-    if "events" in sql:
-        change(trial, "UPDATE tool_intents SET status = 'refused', answer_json = '1'")
     before = trial.database.read_bytes()
     with (
         closing(connect(trial.database)) as connection,
-        pytest.raises(CorruptStateError, match="Restore a backup"),
+        pytest.raises((CorruptStateError, StorageError), match=r"[Rr]estore (a|it from a) backup"),
     ):
         recover(connection, RUN, "session-2")
     assert trial.database.read_bytes() == before
+
+
+def test_a_value_of_the_content_stands_in_no_event(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    with closing(connect(trial.database)) as connection:
+        guard_events(connection)
+    secrets = {"ticket_id": "Mrs Miller " * 40, f"context_{'Miller' * 60}": "1"}
+    with closing(sqlite3.connect(trial.database, autocommit=True)) as plain:
+        for version, (name, value) in enumerate(secrets.items(), 2):
+            write(plain, version, edit(stored_at(plain, version), **{name: value}), signed=True)
+    report, end = recover_and_finish(trial)
+    assert_same_end(trial, end)
+    assert "Miller" in str(report)
+    with closing(connect(trial.database)) as connection:
+        assert "Miller" not in str(read_events(connection, RUN))
+
+
+def test_the_newest_row_alone_is_no_older_state(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    damage(trial.database, "a byte flipped", 3)
+    damage(trial.database, "agent_runs one version behind", 3)
+    report, end = recover_and_finish(trial)
+    assert report.state is not None
+    assert (report.chosen, report.state.version) == (2, 4)
+    assert_same_end(trial, end)
+
+
+def test_any_byte_of_the_index_of_events_may_change() -> None:
+    with fast_folder() as folder:
+        trial = trial_at(folder / "flipped", 3)
+        data = trial.database.read_bytes()
+        # In the index the rowid follows; in the row the session does.
+        starts = [data.index(RUN.encode() + bytes([n, n])) for n in (2, 5, 6)]
+        for start in starts:
+            for at in range(start, start + len(RUN) + 2):
+                trial_at(trial.folder, 3)
+                trial.database.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+                report, end = recover_and_finish(trial)
+                assert (report.step, report.chosen) == ("newest checkpoint", 3)
+                assert_same_end(trial, end)
+
+
+def test_what_reads_otherwise_than_it_was_written_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    damage(trial.database, "a byte flipped", 3)
+    before = rows(trial.database)
+    for name in ("keep", "agree"):
+        with monkeypatch.context() as patch, closing(connect(trial.database)) as connection:
+            patch.setattr(archive, name, lambda *_: None)
+            with pytest.raises(CorruptStateError, match="does not read as it was"):
+                recover(connection, RUN, "session-2")
+        assert rows(trial.database) == before
+
+
+@pytest.mark.parametrize("name", ["other next action, signed", "two of one version"])
+def test_the_row_alone_stands_beside_no_other_content(tmp_path: Path, name: str) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    change(trial, "DELETE FROM run_checkpoints WHERE version < 3")
+    damage(trial.database, name, 3)
+    with closing(connect(trial.database)) as connection:
+        report = recover(connection, RUN, "session-2")
+        assert report.state is not None
+        assert (report.step, report.state.version) == ("agent_runs alone", 4)
+        before = len(read_events(connection, RUN))
+        assert recover(connection, RUN, "session-3").step == "newest checkpoint"
+        assert len(read_events(connection, RUN)) == before + 1  # it was resumed
+    assert_same_end(trial, recover_and_finish(trial)[1])
+
+
+@pytest.mark.parametrize("version", [2, 4])
+def test_a_version_that_nobody_kept_is_no_damage(tmp_path: Path, version: int) -> None:
+    trial = trial_at(tmp_path / "at", 1)
+    with closing(connect(trial.database)) as connection:
+        state = load_state(connection, RUN)
+        while state.version < version:
+            state = agent.run_next_action(connection, state, "session-1", trial.tools)
+        report = recover(connection, RUN, "session-2")
+        assert (report.step, report.state) == ("agent_runs alone", state)
+        assert recover(connection, RUN, "session-3").step == "newest checkpoint"
+    assert_same_end(trial, recover_and_finish(trial)[1])
+
+
+def test_a_version_that_nobody_kept_must_agree(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    damage(trial.database, "row missing", 3)
+    damage(trial.database, "a word of agent_runs changed", 3)
+    report, end = recover_and_finish(trial)
+    assert (report.step, report.chosen) == ("older checkpoint", 2)
+    assert_same_end(trial, end)
+
+
+def test_a_lost_result_of_a_tool_that_ran_is_for_a_person(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    damage(trial.database, "a byte flipped", 3)
+    change(trial, "DELETE FROM tool_effects WHERE tool_name = 'draft_reply'")
+    assert f"its tool ran: {RUN}:draft_reply" in handed_over(trial).reason
+
+
+def test_a_lost_event_of_a_version_that_two_rows_hold_is_for_a_person(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    change(trial, "UPDATE agent_events SET event_type = 'checkpoint_savee' WHERE sequence = 6")
+    assert "the event of version 3 is missing" in handed_over(trial).reason
+    assert len(rows(trial.database)["run_checkpoints"]) == 4
+
+
+def test_a_run_at_version_0_needs_no_event_of_its_start(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 0)
+    change(trial, "UPDATE agent_events SET event_type = 'run_startee'")
+    change(trial, "UPDATE agent_runs SET context_json = '{}'")
+    with closing(connect(trial.database)) as connection:
+        versions = [recover(connection, RUN, "session-2").state for _ in range(3)]
+    assert [state and state.version for state in versions] == [1, 1, 1]
+    assert_same_end(trial, recover_and_finish(trial)[1])
+
+
+def test_a_run_that_was_recovered_a_thousand_times_is_read_at_once() -> None:
+    first = Event(RUN, 1, "s", "run_started", "start", "{}", "")
+    events = [
+        replace(
+            first,
+            sequence=version + 1,
+            event_type="checkpoint_saved",
+            action="recover" if version > 1 else "classify_priority",
+            detail=f'{{"from_version": {version - 1}, "version": {version}}}',
+        )
+        for version in range(1, 3_001)
+    ]
+    story = Story(RUN, (first, *events), 3_000)
+    assert {story.next_after(version) for version in range(1, 3_001)} == {"lookup_runbook"}
+    assert not story.has_gap
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_abandoned_run_stays_abandoned(tmp_path: Path, kept: bool) -> None:
+    trial = trial_at(tmp_path / "at", 2)
+    later = datetime.now(UTC) + timedelta(days=9)
+    with closing(connect(trial.database, clock=lambda: later)) as connection:
+        abandon(connection, load_state(connection, RUN), session="s", reason="nobody goes on")
+        if not kept:
+            connection.execute("DELETE FROM run_checkpoints WHERE version = 3")
+        before = rows(trial.database)
+        report = recover(connection, RUN, "session-2")
+        assert report.state == load_state(connection, RUN)
+        assert report.state is not None
+        assert report.state.status == "completed"
+        assert rows(trial.database) == before
+    change(trial, "UPDATE agent_runs SET context_json = '{}'")
+    if kept:
+        report, end = recover_and_finish(trial)
+        assert (report.chosen, end and end.status) == (3, "completed")
+        change(trial, "UPDATE run_checkpoints SET body = x'00' WHERE version > 2")
+        change(trial, "UPDATE agent_runs SET context_json = '{}'")
+    assert "it was given up" in handed_over(trial).reason
+
+
+def test_a_state_too_large_to_be_kept_goes_on(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 2)
+    change(trial, "DELETE FROM run_checkpoints")
+    change(
+        trial,
+        """UPDATE agent_runs SET context_json =
+        json_set(context_json, '$.plan', json_object('x', hex(zeroblob(600000))))""",
+    )
+    with closing(connect(trial.database)) as connection:
+        for count in (1, 2):
+            report = recover(connection, RUN, "session-2")
+            assert report.state == load_state(connection, RUN)
+            assert "too large to be kept" in report.reason
+            resumed = [e.event_type for e in read_events(connection, RUN)[-count:]]
+            assert resumed == ["run_resumed"] * count
+
+
+def test_a_later_damage_is_asked_about_anew(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    first = "UPDATE agent_events SET action = '{}' WHERE sequence = 2"
+    for times in (1, 2):
+        change(trial, first.format("water_plants"))
+        with closing(connect(trial.database)) as connection:
+            for _ in range(2):
+                assert recover(connection, RUN, "session-2").state is None
+            change(trial, "DELETE FROM tool_effects")  # a second damage, another reason
+            recover(connection, RUN, "session-2")
+            (question,) = waiting_questions(connection)
+            answer(connection, question.question_id, question.choices[0], person="Ada")
+            (asked,) = connection.execute("SELECT count(*) FROM run_questions").fetchone()
+        assert asked == times
+        change(trial, first.format("classify_priority"))
 
 
 # Conflicts
@@ -512,6 +720,19 @@ def test_an_open_intent_comes_before_everything(tmp_path: Path) -> None:
         assert settle_open(connection, RUN, "session-2", desk, timedelta(hours=1)) == []
         assert desk.calls == []
         assert recover(connection, RUN, "session-2").chosen == 2
+
+
+def test_a_damaged_intent_stops_no_other_run(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    with closing(connect(trial.database)) as connection:
+        agent.start(connection, find_ticket(read_tickets(), "T105"), "session-1")
+        with_intent(connection)
+    change(trial, "UPDATE tool_intents SET request_json = '{', intended_at_utc = 'never'")
+    with closing(connect(trial.database)) as connection:
+        assert recover(connection, RUN, "session-2").step == "effects first"
+    change(trial, "UPDATE tool_intents SET run_id = 'run-T105'")
+    with closing(connect(trial.database)) as connection:
+        assert recover(connection, RUN, "session-2").chosen == 3
 
 
 def test_another_runs_intent_does_not_stop_this_one(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from remote_parts import Clock
+from sqlite_bytes import parts
 from store_parts import rows
 
 from lesson_lib.agent import resume, start
@@ -486,6 +487,24 @@ def test_what_cannot_be_trusted_does_not_count(store: AgentConnection) -> None:
     store.execute("UPDATE run_checkpoints SET body = x'00' WHERE version IN (9, 7, 6)")
     assert expire(store, ttl=DAY, keep=2).checkpoints == 5
     assert kept_versions(store, "run-1") == [9, 8, 7, 6, 5]
+
+
+def test_a_checksum_that_is_damaged_in_its_row_alone_does_not_count(
+    database: Path, clock: Clock
+) -> None:
+    with closing(connect(database, clock=clock)) as opened:
+        scenes.create_tables(opened)
+        long_run(opened, "run-1", 4)
+    newest = max(
+        (p for p in parts(database, "run_checkpoints") if p.part == "sha256"),
+        key=lambda p: p.rowid,
+    )
+    data = bytearray(database.read_bytes())
+    data[newest.start] ^= 1  # the index still has the right one
+    database.write_bytes(data)
+    with closing(connect(database, clock=clock)) as opened:
+        assert expire(opened, ttl=DAY, keep=1).checkpoints == 3
+        assert kept_versions(opened, "run-1") == [4, 3]
 
 
 def test_the_last_checkpoint_that_can_be_trusted_stays(store: AgentConnection) -> None:

@@ -124,6 +124,33 @@ def test_a_golden_loads_as_a_state_of_today(name: str) -> None:
     assert dict(state.context) == context
 
 
+@pytest.mark.parametrize(
+    ("version", "context", "name"),
+    [
+        (
+            1,
+            {"area": "a", "issue": "b", "outage_minutes": 5, "safety": "no", "ticket": {"mine": 1}},
+            "ticket",
+        ),
+        (
+            2,
+            {"ticket": TICKET, "priority": "urgent", "runbook": RUNBOOK, "runbook_step": STEP},
+            "runbook",
+        ),
+    ],
+)
+def test_no_step_writes_over_a_field_that_is_there(
+    version: int, context: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(CheckpointError, match=f"its context has {name} beside"):
+        schema.upcast(context, version)
+
+
+def test_an_experiment_beside_no_object_is_refused() -> None:
+    with pytest.raises(InvalidStateError, match="experimental is a NoneType"):
+        schema.experiment({"experimental": None}, "tone", "loud", {"tone"})
+
+
 @pytest.mark.parametrize("name", GOLDENS)
 def test_the_agent_of_today_goes_on_from_a_golden(name: str, tmp_path: Path) -> None:
     with closing(connect(tmp_path / "agent.db")) as connection:

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import sys
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from lesson_lib.checkpoints import schema
 from lesson_lib.errors import CheckpointError, CheckpointSizeError, InvalidStateError
@@ -70,7 +70,7 @@ def encode(state: RunState, compression: str | None = None) -> StoredCheckpoint:
         compression = "zstd" if len(body) >= PAYS_FROM else "none"
     return _signed(
         StoredCheckpoint(
-            run_id=state.run_id,
+            run_id=str.__str__(state.run_id),  # an enum's member is not what SQLite gives back
             version=state.version,
             schema_version=schema.CURRENT,
             compression=compression,
@@ -86,6 +86,9 @@ def decode(stored: StoredCheckpoint) -> RunState:
     Raises:
         CheckpointError: It cannot be trusted; the message says why.
     """
+    for field in fields(stored):
+        if type(value := getattr(stored, field.name)).__name__ != field.type:
+            raise CheckpointError(f"its {field.name} is of the type {type(value).__name__}")
     if digest(stored) != stored.sha256:
         raise CheckpointError("its bytes are not those that were stored: the checksum differs")
     try:
@@ -143,7 +146,7 @@ def decompress(body: bytes, compression: str) -> bytes:
             raise CheckpointError(f"its body does not decompress: {error}") from error
         whole = stream.eof and not stream.unused_data
     else:
-        raise CheckpointError(f"its compression {compression!r} is not known")
+        raise CheckpointError(f"its compression is not known: {compression!r}")
     if len(plain) > LARGEST:
         raise CheckpointError(f"its body grows past {LARGEST:,} bytes: a decompression bomb")
     if not whole:

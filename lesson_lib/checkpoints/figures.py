@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from matplotlib.figure import Figure
 
@@ -49,6 +50,11 @@ def compression(costs: Sequence[Cost]) -> Picture:
     panels[0].set_ylim(0, 1.05)
     panels[1].set_ylim(0, 1.05)
     panels[1].axhline(WORTH_IT, color=GREY, linewidth=0.8)
+    panels[1].text(
+        costs[-1].size, WORTH_IT + 0.01, "0.9: worth it below", ha="right", va="bottom", fontsize=9
+    )
+    panels[2].axhline(1, color=GREY, linewidth=0.8)
+    panels[2].text(1.15 * PAYS_FROM, 1.1, "1: the save", va="bottom", fontsize=9)
     panels[2].set_yscale("log")
     panels[0].set_ylabel("as a share of the plain checkpoint's")
     panels[2].set_ylabel("as a share of a durable save")
@@ -58,5 +64,19 @@ def compression(costs: Sequence[Cost]) -> Picture:
     return picture(
         figure,
         f"Shares of the plain checkpoint's, from {sizes[0]:,} to {sizes[-1]:,} bytes:"
-        f" {'; '.join(said)}. A line at {PAYS_FROM:,} bytes: from there zstd is used.",
+        f" {'; '.join(said)}. A line at {PAYS_FROM:,} bytes: from there zstd is used. In the middle"
+        f" panel a line at {WORTH_IT}: worth it below.{_bump(costs)} In the right panel a line at"
+        " 1: as long as the save itself.",
+    )
+
+
+def _bump(costs: Sequence[Cost]) -> str:
+    """Say where the share that is written rises, though that of the stored bytes falls."""
+    own = [cost for cost in costs if cost.compression == "zstd" and cost.size >= PAYS_FROM]
+    rises = [(one, two) for one, two in pairwise(own) if two.written > one.written]
+    return "".join(
+        f" There the share rises from {low.written:g} at {low.size:,} bytes to {high.written:g} at"
+        f" {high.size:,}, and falls again: pages are written whole, and what is left of the larger"
+        " one fills a page alone."
+        for (low, _), (_, high) in zip(rises[:1], rises[-1:], strict=True)
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from lesson_lib.checkpoints.archive import write_kept
+from lesson_lib.checkpoints import schema
+from lesson_lib.checkpoints.archive import following, write_kept
 from lesson_lib.checkpoints.codec import encode
 from lesson_lib.errors import CheckpointSizeError, InvalidStateError, TransactionError
 from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
@@ -14,12 +14,13 @@ from lesson_lib.stores.sqlite import AgentConnection
 
 WINDOW = 20  # entries of the conversation that stay in the checkpoint as they are
 HEADLINE_WORDS, SUMMARY_CHARACTERS = 6, 2_000
+# Without a hidden row number, by which REPLACE INTO would change an entry unseen.
 TABLE = """CREATE TABLE IF NOT EXISTS run_history (
     run_id     TEXT NOT NULL REFERENCES agent_runs (run_id) ON DELETE CASCADE,
     position   INTEGER NOT NULL CHECK (position > 0),
     entry_json TEXT NOT NULL CHECK (json_valid(entry_json)),
     PRIMARY KEY (run_id, position)
-) STRICT"""
+) STRICT, WITHOUT ROWID"""
 TRIGGERS = (
     """CREATE TRIGGER IF NOT EXISTS history_is_never_changed BEFORE UPDATE ON run_history
     BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END""",
@@ -29,11 +30,13 @@ TRIGGERS = (
     BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END""",
     # INSERT OR REPLACE deletes without a DELETE trigger, so a place is never given twice.
     """CREATE TRIGGER IF NOT EXISTS history_only_grows BEFORE INSERT ON run_history
-    WHEN NEW.position <> (SELECT count(*) + 1 FROM run_history WHERE run_id = NEW.run_id)
+    WHEN NEW.position <> 1 + (SELECT coalesce(max(position), 0) FROM run_history
+                              WHERE run_id = NEW.run_id)
     BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END""",
 )
 
 type Entry = JSONObject  # {"role": …, "text": …}
+type Clean = Callable[[JSONValue], JSONValue]
 type Summarise = Callable[[str, Sequence[Entry]], str]
 
 
@@ -53,7 +56,7 @@ def append(connection: AgentConnection, run_id: str, entries: Sequence[Entry]) -
     if not connection.in_transaction:
         raise TransactionError("append writes inside the caller's `with connection:` block")
     connection.executemany(
-        """INSERT INTO run_history SELECT :run_id, count(*) + 1, :entry
+        """INSERT INTO run_history SELECT :run_id, 1 + coalesce(max(position), 0), :entry
         FROM run_history WHERE run_id = :run_id""",
         [{"run_id": run_id, "entry": to_json(entry, "entry")} for entry in entries],
     )
@@ -88,13 +91,11 @@ def slide(
             place for a model.
 
     Raises:
-        InvalidStateError: The window is smaller than one entry.
+        InvalidStateError: The window is smaller than one entry, or an entry is none.
     """
     if window < 1:
         raise InvalidStateError(f"a window of {window} entries holds nothing: keep at least one")
-    has_summary = bool(conversation) and conversation[0]["role"] == "summary"
-    so_far: Entry = conversation[0] if has_summary else {"text": "", "entries": 0}
-    said = list(conversation[has_summary:])
+    so_far, said = _parts(conversation)
     leaving, staying = said[:-window], said[-window:]
     if not leaving:
         return list(conversation)
@@ -115,12 +116,15 @@ def save_windowed(
     context: Mapping[str, JSONValue],
     window: int = WINDOW,
     summarise: Summarise = headlines,
+    clean: Clean = lambda value: value,
 ) -> RunState:
     """Save as `save_kept` does, with the new entries of the conversation in the history.
 
-    Row, event, archive and history are one transaction. A history that is still empty gets the
-    older entries too, as far as `state` has them. The checkpoint keeps the last `window`
-    entries, and half as many, down to one, while it would be too large.
+    Row, event, archive and history are one transaction. What the history lacks it gets too, as
+    far as `state` has it: entries of a save that knew no history, all of them or the last ones.
+    After a recovery it may have more than the conversation: what is said again stands in it
+    again. The checkpoint keeps the last `window` entries, and half as many, down to one, while
+    it would be too large.
 
     Args:
         connection: An open connection, outside of a transaction.
@@ -132,24 +136,32 @@ def save_windowed(
             since.
         window: How many entries stay, at least one.
         summarise: See `slide`.
+        clean: What every value goes through before it is stored, as `privacy.redact`: context,
+            summary and history. Not `redacting(save_windowed)`: it knows of no summary.
 
     Raises:
-        InvalidStateError: The conversation does not begin with that of `state`.
+        InvalidStateError: The context does not fit the schema, or its conversation does not begin
+            with that of `state`, or an entry is none, or the history lacks entries that the
+            conversation has only in its summary.
         CheckpointSizeError: It is too large with one entry still. Nothing changed.
         Exception: Those of `save_kept`. Nothing changed.
     """
-    before, said = (each.get("conversation", []) for each in (state.context, context))
+    context = clean(from_json(to_json(dict(context), "context")))
+    schema.check(context)
+    before = clean(state.context.get("conversation", []))
+    said = context.get("conversation", [])
     if said[: len(before)] != before:
         raise InvalidStateError(
             f"the conversation of {state.run_id} does not begin with what is stored: load the"
             " state again, and only add to it"
         )
+    _parts([{"role": "summary", "text": "", "entries": 0}, *said[len(before) :]])
     while True:
         kept = dict(context)
         if "conversation" in context:
-            kept["conversation"] = slide(said, window, summarise)
+            kept["conversation"] = clean(slide(said, window, summarise))
         try:
-            encode(_next(state, next_action, kept))
+            encode(following(state, next_action, kept))
             break
         except CheckpointSizeError:
             if window <= 1:
@@ -164,20 +176,55 @@ def save_windowed(
             next_action=next_action,
             context=kept,
         )
-        known = before if _has_history(connection, state.run_id) else []
-        append(connection, state.run_id, said[len(known) :])
+        missing = _missing(connection, state.run_id, before)
+        append(connection, state.run_id, [*missing, *said[len(before) :]])
     return new
 
 
-def _has_history(connection: AgentConnection, run_id: str) -> bool:
-    found = connection.execute("SELECT 1 FROM run_history WHERE run_id = ?", (run_id,))
-    return found.fetchone() is not None
+def _parts(conversation: Sequence[Entry]) -> tuple[Entry, list[Entry]]:
+    """Return the summary that a conversation begins with, an empty one for none, and the rest.
+
+    Raises:
+        InvalidStateError: An entry is none.
+    """
+    begins = list(conversation[:1])
+    has_summary = bool(begins) and _is_entry(begins[0]) and begins[0]["role"] == "summary"
+    said = list(conversation[has_summary:])
+    for entry in said:
+        if not _is_entry(entry) or entry["role"] == "summary":
+            raise InvalidStateError(
+                "each entry of a conversation needs `role` and `text`, both text, and `summary` is"
+                " the role of the first entry alone"
+            )
+    if not has_summary:
+        return {"text": "", "entries": 0}, said
+    if type(begins[0].get("entries")) is not int:
+        raise InvalidStateError("the summary of a conversation lacks its number of entries")
+    return begins[0], said
 
 
-def _next(state: RunState, next_action: str | None, context: JSONObject) -> RunState:
-    return replace(
-        state,
-        status="completed" if next_action is None else "running",
-        next_action=next_action,
-        context_json=to_json(context, "context"),
-    )
+def _is_entry(entry: JSONValue) -> bool:
+    texts = [entry.get(name) for name in ("role", "text")] if isinstance(entry, dict) else []
+    return bool(texts) and all(isinstance(text, str) for text in texts)
+
+
+def _missing(
+    connection: AgentConnection, run_id: str, conversation: Sequence[Entry]
+) -> Sequence[Entry]:
+    """Return what the history lacks of a stored conversation."""
+    find = """SELECT entry_json, (SELECT max(position) FROM run_history WHERE run_id = :run_id)
+        FROM run_history WHERE run_id = :run_id AND position = 1"""
+    row = connection.execute(find, {"run_id": run_id}).fetchone()
+    if row is None:
+        return conversation
+    summary, said = _parts(conversation)
+    first, written = from_json(row[0]), row[1]
+    if _is_entry(first) and first["role"] == "summary":  # of a history that began late
+        written += first["entries"] - 1
+    lacks = summary["entries"] + len(said) - written
+    if lacks > len(said):
+        raise InvalidStateError(
+            f"the history of {run_id} lacks {lacks} entries, its conversation has only the last"
+            f" {len(said)}: another save has summarised the others"
+        )
+    return said[-lacks:] if lacks > 0 else []

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lesson_lib.checkpoints import archive
-from lesson_lib.checkpoints.codec import decode
 from lesson_lib.errors import (
-    CheckpointError,
     CheckpointSizeError,
     InvalidStateError,
     UnknownRunError,
@@ -175,10 +173,12 @@ def abandon(connection: AgentConnection, state: RunState, *, session: str, reaso
         reason: A few words, without any private data.
 
     Raises:
-        InvalidStateError: The run has open business, or is too young. Nothing changed.
+        InvalidStateError: The run has open business, is too young, or is kept as a log. Nothing
+            changed.
         RunCompletedError, StaleVersionError, UnknownRunError: See `save_checkpoint`.
     """
     with connection:
+        archive.require_checkpoints(connection, state.run_id)
         still_open = _open_business(connection, state.run_id)
         if still_open is not None:
             raise InvalidStateError(f"{state.run_id} is not abandoned: {still_open}. Settle it")
@@ -276,11 +276,9 @@ def _oldest_kept(connection: AgentConnection, run_id: str, current: int, keep: i
     of a version that is claimed twice.
     """
     claims: dict[int, int] = {}
-    for stored in archive.read_archive(connection, run_id):
-        with suppress(CheckpointError):
-            decode(stored)
-            if stored.version <= current:
-                claims[stored.version] = claims.get(stored.version, 0) + 1
+    for kept in archive.read_kept(connection, run_id):
+        if kept.state is not None and kept.version <= current:
+            claims[kept.version] = claims.get(kept.version, 0) + 1
         trusted = [version for version, rows in claims.items() if rows == 1]
         if len(trusted) > keep:  # the lowest of them may yet be claimed a second time
             return trusted[keep - 1]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from lesson_lib.errors import CheckpointError, InvalidStateError
-from lesson_lib.json_text import JSONObject
+from lesson_lib.json_text import JSONObject, JSONValue
 from lesson_lib.tickets import runbook_code
 
 CURRENT = 4
@@ -79,11 +79,16 @@ def experiment(context: Mapping[str, Any], name: str, value: Any, flags: Set[str
         name: The name of the field, and of its flag.
         value: Its value.
         flags: The flags that are on in this process.
+
+    Raises:
+        InvalidStateError: `experimental` is there, and is no object.
     """
     if name not in flags:
         return dict(context)
-    tried = context.get("experimental", {}) | {name: value}
-    return dict(context) | {"experimental": tried}
+    tried = context.get("experimental", {})
+    if not isinstance(tried, dict):
+        raise InvalidStateError(f"context.experimental is a {type(tried).__name__}, not a dict")
+    return dict(context) | {"experimental": tried | {name: value}}
 
 
 def _check_fields(
@@ -108,7 +113,7 @@ def _nest_ticket(context: JSONObject) -> JSONObject:
     """1 to 2: the ticket's fields move under `ticket`, and safety becomes true or false."""
     safety = {"yes": True, "no": False}[context.pop("safety")]
     ticket = {name: context.pop(name) for name in ("area", "issue", "outage_minutes")}
-    return context | {"ticket": ticket | {"safety_impact": safety}}
+    return _with(context, "ticket", ticket | {"safety_impact": safety})
 
 
 def _name_runbook(context: JSONObject) -> JSONObject:
@@ -118,12 +123,18 @@ def _name_runbook(context: JSONObject) -> JSONObject:
     if step is None:
         return context
     code = runbook_code(context["ticket"]["area"], context["priority"])
-    return context | {"runbook": {"code": code, "audience": "not recorded", "step": step}}
+    return _with(context, "runbook", {"code": code, "audience": "not recorded", "step": step})
 
 
 def _add_confidence(context: JSONObject) -> JSONObject:
     """3 to 4: nobody measured how sure the agent was, so nothing is known of it."""
     return {"confidence": {}} | context
+
+
+def _with(context: JSONObject, name: str, value: JSONValue) -> JSONObject:
+    if name in context:
+        raise CheckpointError(f"its context has {name} beside what {name} is made of: which holds?")
+    return context | {name: value}
 
 
 UPCASTERS: dict[int, Callable[[JSONObject], JSONObject]] = {

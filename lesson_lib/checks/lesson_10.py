@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lesson_lib.checkpoints.codec import decode, digest
+from lesson_lib.checkpoints.codec import decode, decompress, digest
+from lesson_lib.checkpoints.schema import FIELDS
 from lesson_lib.checks import exercise, given, scratch_run
 from lesson_lib.errors import CheckpointError, StorageError
+from lesson_lib.json_text import from_json
 from lesson_lib.recovery.damage import edit, read
 from lesson_lib.recovery.story import check_siblings, read_story
 from lesson_lib.recovery.trials import RUN, Trial
 from lesson_lib.stores.sqlite import AgentConnection, connect, read_events, record_event
 
 type Checkpoint = tuple[int, bool, str]
+
+NAMES = ("next_action", "ticket_id")  # what the table of the lesson changes
+TABLE = (("context_runbook", None),)
+COMMIT = "commit"
+UNKNOWN_RUN = "INSERT INTO tool_effects VALUES (?, 'run-T999', 'lookup_runbook', 'x', '{}')"
 
 
 @exercise(1, "return the version to go on from")
@@ -61,14 +69,21 @@ def exercise_2(changes: dict[str, object]) -> str | None:
     """Sign a changed checkpoint, and see who notices."""
     if not isinstance(changes, dict) or not changes:
         return "changes must be a dict with at least one entry"
-    if changes == {"context_runbook": None}:
-        return "that one stands in the table: find another"
+    stands = [name for name, value in changes.items() if (name, value) in TABLE or name in NAMES]
+    if len(stands) == len(changes):
+        return f"the table has {' and '.join(stands)} already: find another"
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         trial = Trial(Path(folder))
         trial.start(version=3)
         with closing(connect(trial.database)) as connection:
             story = read_story(connection, RUN)
-            stored = edit(read(connection, 3), **changes)
+            stored = read(connection, 3)
+            body = from_json(decompress(stored.body, stored.compression).decode())
+            for name in changes:
+                if name not in body and not name.startswith("context_"):
+                    cure = f": write `context_{name}`" if name in FIELDS else ""
+                    return f"the body has no field `{name}`{cure}"
+            stored = edit(stored, **changes)
             stored = replace(stored, sha256=digest(stored))
     try:
         state = decode(stored)
@@ -83,9 +98,9 @@ def exercise_2(changes: dict[str, object]) -> str | None:
 
 @exercise(3, "mend the function")
 def exercise_3(flush: Callable[..., object]) -> str | None:
-    """Let writes fail at each entry, or not at all, and compare the list with the disk."""
+    """Let a write fail, or the commit, or nothing, and compare the list with the disk."""
     names = ["first", "second", "third"]
-    for fails_at in (None, "first", "second", "third"):
+    for fails_at in (None, "first", "second", "third", COMMIT):
         with scratch_run() as (connection, _):
             waiting = list(names)
 
@@ -94,6 +109,10 @@ def exercise_3(flush: Callable[..., object]) -> str | None:
             ) -> None:
                 if entry == fails_at:
                     raise StorageError("the disk is full")
+                if fails_at == COMMIT:
+                    # SQLite looks for the run of each row only when it commits.
+                    connection.execute("PRAGMA defer_foreign_keys = ON")
+                    connection.execute(UNKNOWN_RUN, (entry,))
                 record_event(
                     connection,
                     run_id="run-T104",
@@ -105,7 +124,7 @@ def exercise_3(flush: Callable[..., object]) -> str | None:
             raised = False
             try:
                 flush(connection, waiting, write)
-            except StorageError:
+            except (StorageError, sqlite3.IntegrityError):
                 raised = True
             if connection.in_transaction:  # what was not committed is not on disk
                 connection.execute("ROLLBACK")
@@ -120,6 +139,8 @@ def _about(
     names: list[str], waiting: list[str], stored: list[str], fails_at: str | None, raised: bool
 ) -> str | None:
     when = "nothing failed" if fails_at is None else f"the write of the {fails_at} of 3 failed"
+    if fails_at == COMMIT:
+        when = "the commit failed"
     lost = [name for name in names if name not in stored + waiting]
     if lost:
         return f"{when}: {', '.join(lost)} lost, not on disk and not on the list either"

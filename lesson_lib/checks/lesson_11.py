@@ -11,6 +11,7 @@ from lesson_lib.errors import ReplayError
 from lesson_lib.json_text import JSONObject
 from lesson_lib.patterns.event_schema import NOT_RECORDED
 from lesson_lib.patterns.maturity import CASES, LADDER, choose, lacking
+from lesson_lib.patterns.projection import EVENTS as EVENTS_OF_TODAY
 from lesson_lib.patterns.purity import no_looking_outside
 
 
@@ -18,13 +19,14 @@ from lesson_lib.patterns.purity import no_looking_outside
 def exercise_1(upcast_3: Callable[[str, JSONObject], tuple[str, JSONObject]]) -> str | None:
     """Take one event of each kind a step up."""
     drafted = {"draft": "Close the dock.", "because": "priority urgent"}
-    other = {"priority": "urgent", "because": "a safety impact"}
+    other = {"field": "a value", "because": "a safety impact"}
     before = copy.deepcopy((drafted, other))
     answer = given(upcast_3("reply_drafted", drafted))
     if not isinstance(answer, tuple) or len(answer) != 2:
         return "return two things, the event type and the payload"
-    if upcast_3("priority_set", other) != ("priority_set", before[1]):
-        return "an event of another type must come back as it was"
+    for kind in ("run_started", *(name for name in EVENTS_OF_TODAY if name != "reply_drafted")):
+        if upcast_3(kind, other) != (kind, before[1]):
+            return f"an event of the type {kind} must come back as it was"
     if (drafted, other) != before:
         return "the payload that was given has changed: return a new one"
     event_type, payload = answer
@@ -98,6 +100,11 @@ def exercise_3(decisions: Mapping[str, tuple[str, Any]]) -> str | None:
         if simpler is None:
             if lacks is not None:
                 return f"{name!r}: nothing is simpler than {right}, so the reason is None"
-        elif lacks not in lacking(simpler, case.needs):
-            return f"{name!r}: {pattern} is right, and {simpler} does not fail for {lacks!r}"
+        elif lacks not in case.needs:
+            return (
+                f"{name!r}: {pattern} is right, and the case does not ask for {lacks!r}: what does"
+                f" it ask for that {simpler} lacks?"
+            )
+        elif lacks in LADDER[simpler]:
+            return f"{name!r}: {pattern} is right, and {simpler} has what you say it lacks: {lacks}"
     return None

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
-from lesson_lib.checkpoints.archive import create_archive, read_archive
-from lesson_lib.checkpoints.codec import decode
-from lesson_lib.errors import CheckpointError, NotKeptError
+from lesson_lib.checkpoints.archive import create_archive, read_kept
+from lesson_lib.errors import NotKeptError
 from lesson_lib.json_text import JSONValue
 from lesson_lib.model import RunState
 from lesson_lib.patterns.projection import merge
@@ -81,9 +79,9 @@ class Checkpoint:
         newest = self.load(run_id)
         if newest.version == version:
             return newest
-        for stored in read_archive(self._connection, run_id, version=version):
-            with suppress(CheckpointError):
-                return decode(stored)
+        for kept in read_kept(self._connection, run_id, version=version):
+            if kept.state is not None:
+                return kept.state
         raise NotKeptError(f"{run_id} is at version {newest.version}, {version} is not kept")
 
     def why(self, run_id: str, version: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lesson_lib.errors import NotKeptError, UnknownRunError
+from lesson_lib.errors import NotKeptError, RunExistsError, StaleVersionError, UnknownRunError
 from lesson_lib.json_text import JSONValue
 from lesson_lib.model import RunState
 from lesson_lib.patterns.protocol import Step, ToolCall, after
@@ -17,6 +17,8 @@ class Ephemeral:
 
     def start(self, state: RunState) -> None:
         """Keep a new run."""
+        if state.run_id in self._runs:
+            raise RunExistsError(f"the run {state.run_id} was started before: load it")
         self._runs[state.run_id] = state
 
     def call(self, state: RunState, call: ToolCall) -> JSONValue:
@@ -25,6 +27,9 @@ class Ephemeral:
 
     def save(self, state: RunState, step: Step) -> RunState:
         """Keep the new state instead of the old one."""
+        state.require_unfinished()
+        if self.load(state.run_id) != state:
+            raise StaleVersionError(f"{state.run_id} has moved on: load the state again")
         self._runs[state.run_id] = after(state, step)
         return self._runs[state.run_id]
 

@@ -1,10 +1,11 @@
-"""The figures of lesson 11: rows read to resume, and work lost against commits."""
+"""The figures of lesson 11: rows and time to resume, and work lost against commits."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lesson_lib.patterns.intervals import Interval
@@ -21,39 +22,62 @@ def read_times() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def rows_to_resume(rows: Mapping[str, Sequence[int]], lengths: Sequence[int]) -> Picture:
-    """Draw how many rows each pattern reads to resume, against the length of the run.
+def times_at(steps: int) -> dict[str, float]:
+    """Return the recorded time of a resume after so many steps, for each pattern.
+
+    The unit is the time of the checkpoint's at the shortest recorded run.
+    """
+    rows = [row for row in read_times() if int(row["steps"]) == steps]
+    return {row["pattern"]: float(row["relative_time"]) for row in rows}
+
+
+def work_to_resume(rows: Mapping[str, Sequence[int]], lengths: Sequence[int]) -> Picture:
+    """Draw how many rows each pattern fetches to resume, beside the recorded times.
 
     Args:
         rows: For each pattern, one count for each length.
         lengths: The lengths, in steps.
     """
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for (name, counts), (colour, marker, dash) in zip(rows.items(), STYLES, strict=True):
-        axes.loglog(lengths, counts, dash, color=colour, marker=marker, markersize=8, label=name)
+    recorded = sorted({int(row["steps"]) for row in read_times()})
+    times = {name: [times_at(steps)[name] for steps in recorded] for name in rows}
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    said = [
+        _lines(left, rows, lengths, "rows fetched, counted here"),
+        _lines(right, times, recorded, "time, recorded on one machine"),
+    ]
+    right.set_xlim(left=lengths[0])
+    left.legend(frameon=False)
+    return picture(
+        figure,
+        "Two panels of lines against the steps of the run, all axes logarithmic."
+        f" {' '.join(said)} The times are multiples of the checkpoint's shortest.",
+    )
+
+
+def _lines(
+    axes: Axes, found: Mapping[str, Sequence[float]], lengths: Sequence[int], title: str
+) -> str:
+    above = sorted(found, key=lambda name: found[name][-1])
+    for (name, values), (colour, marker, dash) in zip(found.items(), STYLES, strict=True):
+        axes.loglog(lengths, values, dash, color=colour, marker=marker, markersize=8, label=name)
         axes.annotate(
-            f"{counts[-1]:,}",
-            (lengths[-1], counts[-1]),
-            xytext=(8, 0),
+            f"{values[-1]:,g}",
+            (lengths[-1], values[-1]),
+            xytext=(8, 6 * (above.index(name) - 1)),
             textcoords="offset points",
             va="center",
         )
-    axes.set_xticks(lengths, [f"{length:,}" for length in lengths], minor=False)
+    axes.set_xticks([10, 100, 1000, 10000], ["10", "100", "1,000", "10,000"])
     axes.set_yticks([1, 10, 100, 1000, 10000], ["1", "10", "100", "1,000", "10,000"])
     axes.minorticks_off()
-    axes.set_xlim(right=lengths[-1] * 2)
+    axes.set_xlim(right=lengths[-1] * 4)
     axes.set_xlabel("steps of the run")
-    axes.set_ylabel("rows read to resume it")
+    axes.set_title(title, loc="left", fontsize="medium")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    said = [f"{name}: {', '.join(f'{n:,}' for n in counts)}" for name, counts in rows.items()]
     at = ", ".join(f"{length:,}" for length in lengths)
-    return picture(
-        figure,
-        f"Lines of rows read to resume a run of {at} steps, both axes logarithmic."
-        f" {'; '.join(said)}.",
-    )
+    said = [f"{name}: {', '.join(f'{n:,g}' for n in values)}" for name, values in found.items()]
+    return f"{title.capitalize()}, at {at} steps: {'; '.join(said)}."
 
 
 def lost_work(intervals: Sequence[Interval], steps: int) -> Picture:
@@ -66,16 +90,26 @@ def lost_work(intervals: Sequence[Interval], steps: int) -> Picture:
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.add_subplot()
     commits = [interval.commits for interval in intervals]
-    for label, values, (colour, marker, dash) in (
-        ("at worst", [i.worst_redone for i in intervals], STYLES[2]),
-        ("on average", [i.mean_redone for i in intervals], STYLES[0]),
+    for label, values, (colour, marker, dash), size in (
+        ("at worst", [i.worst_redone for i in intervals], STYLES[2], 13),
+        ("on average", [i.mean_redone for i in intervals], STYLES[0], 6),
     ):
-        axes.loglog(commits, values, dash, color=colour, marker=marker, markersize=8, label=label)
+        # The two meet where each step is saved: the open triangle stands around the dot.
+        axes.loglog(
+            commits,
+            values,
+            dash,
+            color=colour,
+            marker=marker,
+            markersize=size,
+            markerfacecolor="none" if size > 6 else colour,
+            label=label,
+        )
     for interval in intervals:
         axes.annotate(
             f"every {interval.every}" if interval.every > 1 else "every step",
             (interval.commits, interval.worst_redone),
-            xytext=(6, 6),
+            xytext=(8, 8),
             textcoords="offset points",
             fontsize=9,
         )

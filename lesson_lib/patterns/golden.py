@@ -15,6 +15,8 @@ LOGS = DATA / "event_logs"
 def put_golden_log(connection: AgentConnection, run_id: str, path: Path) -> JSONObject:
     """Write the events of a file into a database, as they were written then.
 
+    A run of that name that is there already goes first, with its log.
+
     Args:
         connection: An open connection; the log must have been created.
         run_id: What to call the run.
@@ -25,6 +27,7 @@ def put_golden_log(connection: AgentConnection, run_id: str, path: Path) -> JSON
     """
     golden = json.loads(path.read_text(encoding="utf-8"))
     with connection:
+        connection.execute("DELETE FROM agent_runs WHERE run_id = ?", (run_id,))
         connection.execute(
             "INSERT INTO agent_runs VALUES (?, 'T104', 'running', 'classify_priority', '{}', 0)",
             (run_id,),

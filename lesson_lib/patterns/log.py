@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 
-from lesson_lib.errors import StaleVersionError, TransactionError
+from lesson_lib.errors import ReplayError, StaleVersionError, TransactionError
 from lesson_lib.json_text import JSONObject, from_json, to_json
 from lesson_lib.model import require_text
 from lesson_lib.patterns.event_schema import CURRENT, LogEvent, upcast
 from lesson_lib.stores.sqlite import AgentConnection
 
 STATEMENTS = (
+    # Without a hidden row number, by which REPLACE INTO would change an event unseen.
     """CREATE TABLE IF NOT EXISTS run_log (
     run_id       TEXT NOT NULL REFERENCES agent_runs (run_id) ON DELETE CASCADE,
     sequence     INTEGER NOT NULL CHECK (sequence >= 1),
@@ -18,7 +19,7 @@ STATEMENTS = (
     event_type   TEXT NOT NULL,
     payload_json TEXT NOT NULL CHECK (json_valid(payload_json)),
     PRIMARY KEY (run_id, sequence)
-) STRICT""",
+) STRICT, WITHOUT ROWID""",
     """CREATE TRIGGER IF NOT EXISTS run_log_has_no_gap BEFORE INSERT ON run_log
     WHEN NEW.sequence <> 1 + (SELECT coalesce(max(sequence), 0) FROM run_log
                               WHERE run_id = NEW.run_id)
@@ -44,6 +45,7 @@ def append(connection: AgentConnection, event: LogEvent) -> None:
 
     Raises:
         StaleVersionError: That is not the next place: another session was faster.
+        sqlite3.IntegrityError: There is no such run.
         TransactionError: No transaction is open.
     """
     if not connection.in_transaction:
@@ -54,6 +56,8 @@ def append(connection: AgentConnection, event: LogEvent) -> None:
             "INSERT INTO run_log VALUES (?, ?, ?, ?, ?)", (*values, to_json(event.payload))
         )
     except sqlite3.IntegrityError as error:
+        if "next sequence" not in str(error):
+            raise
         raise StaleVersionError(
             f"event {event.sequence} of {event.run_id} was refused: {error}. Another session was"
             " faster: load the state again"
@@ -72,7 +76,7 @@ def read_log(
         up_to: The sequence of the last one wanted; None for all.
 
     Raises:
-        ReplayError: See `event_schema.upcast`.
+        ReplayError: See `event_schema.upcast`; or a payload is no JSON object.
     """
     rows = connection.execute(
         """SELECT sequence, event_type, payload_json, event_schema FROM run_log
@@ -81,7 +85,13 @@ def read_log(
     ).fetchall()
     found = []
     for sequence, stored_type, payload_json, event_schema in rows:
-        stored: JSONObject = from_json(payload_json)
+        try:
+            stored: JSONObject = dict(from_json(payload_json))
+        except (ValueError, TypeError) as error:
+            raise ReplayError(
+                f"event {sequence} of {run_id} holds no JSON object: {error}. Restore it from a"
+                " backup"
+            ) from error
         event_type, payload = upcast(stored_type, stored, event_schema)
         found.append(LogEvent(run_id, sequence, event_type, payload))
     return found

@@ -1,4 +1,4 @@
-"""A meter on a connection: what a pattern writes with a step, and what it reads to resume."""
+"""A meter on a connection: what a pattern writes with a step, and fetches to resume."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WRITING = ("INSERT", "UPDATE", "DELETE")
 
 
 class Meter:
-    """Counts, inside a `with` block: commits, rows written, bytes of SQL, rows read.
+    """Counts, inside a `with` block: commits, rows written, bytes of SQL, rows fetched.
 
-    The bytes are those of the text of the writing statements, values included; the rows read are
-    those that Python got to see.
+    The bytes are those of the text of the writing statements, values included; the rows fetched
+    are those that Python got to see, whatever SQLite read to find them.
     """
 
     def __init__(self, connection: AgentConnection) -> None:
@@ -34,7 +34,7 @@ class Meter:
         self._connection = connection
         self._last = ""
         self._changes_before = connection.total_changes
-        self.commits = self.bytes = self.rows_read = 0
+        self.commits = self.bytes = self.rows_fetched = 0
 
     @property
     def rows_written(self) -> int:
@@ -59,7 +59,7 @@ class Meter:
         self._last = sql
 
     def _row(self, cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> sqlite3.Row:
-        self.rows_read += 1
+        self.rows_fetched += 1
         return sqlite3.Row(cursor, row)
 
 
@@ -97,7 +97,7 @@ def bytes_per_step(name: str, steps: int, document: str) -> list[int]:
 
 
 def rows_to_resume(lengths: list[int], every: int) -> dict[str, list[int]]:
-    """Return, for each pattern, how many rows it reads to resume a run after so many steps.
+    """Return, for each pattern, how many rows it fetches to resume a run after so many steps.
 
     Args:
         lengths: The lengths of the run, in steps.
@@ -123,5 +123,5 @@ def rows_to_resume(lengths: list[int], every: int) -> dict[str, list[int]]:
                 done = length
                 with Meter(connection) as meter:
                     pattern.load("run-T900")
-                found[name].append(meter.rows_read)
+                found[name].append(meter.rows_fetched)
     return found

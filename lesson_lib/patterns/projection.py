@@ -78,20 +78,30 @@ def project(
         apply: The step from a state and an event to the next state. It must be pure.
 
     Raises:
-        ReplayError: There is no event, or `apply` refuses one, or `apply` looks outside.
+        ReplayError: There is no event, or `apply` refuses one, or cannot read its payload.
     """
-    with no_looking_outside():
-        for event in events:
+    for event in events:
+        try:
             state = apply(state, event)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ReplayError(
+                f"event {event.sequence} of {event.run_id} is no {event.event_type}: {error!r}."
+                " Restore it from a backup"
+            ) from error
     if state is None:
         raise ReplayError("there is no event to replay")
     return state
 
 
 def complaint(events: Iterable[LogEvent], apply: Apply) -> str | None:
-    """Return what an `apply` called that it must not call, None where a replay is in order."""
+    """Return what an `apply` called that it must not call, None where a replay is in order.
+
+    A replay under watch is slow: for tests, not for each load.
+    """
+    events = list(events)
     try:
-        project(events, apply=apply)
+        with no_looking_outside():
+            project(events, apply=apply)
     except ReplayError as error:
         return str(error).partition(":")[0]
     return None

@@ -156,8 +156,10 @@ def fork(
 
     Raises:
         NotKeptError: The pattern has not kept that state.
+        RunCompletedError: The run was over there: nothing is left to do otherwise.
     """
     before = pattern.at(run_id, version)
+    before.require_unfinished()
     context_json = to_json({**before.context, **changes}, "context")
     state = replace(before, run_id=new_run_id, context_json=context_json, version=0)
     pattern.start(state)

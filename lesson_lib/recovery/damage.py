@@ -124,8 +124,19 @@ def _remove(plain: sqlite3.Connection, version: int) -> None:
     plain.execute("DELETE FROM run_checkpoints WHERE version = ?", (version,))
 
 
+@_named("agent_runs one version behind")
+def _behind(plain: sqlite3.Connection, version: int) -> None:
+    body = from_json(read(plain, version - 1).body.decode())
+    plain.execute(
+        "UPDATE agent_runs SET version = ?, next_action = ?, context_json = ?",
+        (version - 1, body["next_action"], to_json(body["context"])),
+    )
+
+
 @_named("row without its event")
 def _remove_event(plain: sqlite3.Connection, version: int) -> None:
+    # As if only the archive had been written: nothing else tells of the version.
+    _behind(plain, version)
     plain.execute(
         "DELETE FROM agent_events WHERE sequence = (SELECT max(sequence) FROM agent_events)"
     )
@@ -143,15 +154,6 @@ def _rival(plain: sqlite3.Connection, version: int) -> None:
     )
 
 
-@_named("agent_runs one version behind")
-def _behind(plain: sqlite3.Connection, version: int) -> None:
-    body = from_json(read(plain, version - 1).body.decode())
-    plain.execute(
-        "UPDATE agent_runs SET version = ?, next_action = ?, context_json = ?",
-        (version - 1, body["next_action"], to_json(body["context"])),
-    )
-
-
 @_named("a word of agent_runs changed")
 def _word(plain: sqlite3.Connection, version: int) -> None:
     plain.execute("UPDATE agent_runs SET context_json = replace(context_json, 'urgent', 'normal')")
@@ -162,13 +164,13 @@ def _all(plain: sqlite3.Connection, version: int) -> None:
     plain.execute("UPDATE run_checkpoints SET body = zeroblob(length(body))")
 
 
-@_named("and agent_runs", DISASTERS)
+@_named("all checkpoints, agent_runs", DISASTERS)
 def _all_and_row(plain: sqlite3.Connection, version: int) -> None:
     _all(plain, version)
     _word(plain, version)
 
 
-@_named("and what the events say", DISASTERS)
+@_named("all checkpoints, agent_runs, details", DISASTERS)
 def _all_and_details(plain: sqlite3.Connection, version: int) -> None:
     _all_and_row(plain, version)
     plain.execute("UPDATE agent_events SET detail = '{}'")

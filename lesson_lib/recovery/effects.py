@@ -5,9 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 
 from lesson_lib.errors import OutcomeUnknownError
-from lesson_lib.recovery.rows import open_of
+from lesson_lib.recovery.rows import open_keys
 from lesson_lib.stores.sqlite import AgentConnection
-from lesson_lib.stores.sqlite.intents import Intent, KeyedService, confirm, refuse, settle
+from lesson_lib.stores.sqlite.intents import (
+    Intent,
+    KeyedService,
+    confirm,
+    find_intent,
+    refuse,
+    settle,
+)
 from lesson_lib.stores.sqlite.questions import answer_of, ask, create_questions
 
 CHOICES = ("it happened", "it did not happen")
@@ -36,12 +43,17 @@ def settle_open(
         KeyBusyError, RemoteError: The service gives no answer now. Nothing was lost: ask again.
     """
     create_questions(connection)
-    for intent in open_of(connection, run_id):
+    for intent in _open(connection, run_id):
         try:
             settle(connection, intent, service, session=session, key_lives=key_lives)
         except OutcomeUnknownError:
             _ask_person(connection, intent, session)
-    return open_of(connection, run_id)
+    return _open(connection, run_id)
+
+
+def _open(connection: AgentConnection, run_id: str) -> list[Intent]:
+    found = [find_intent(connection, key) for key in open_keys(connection, run_id)]
+    return [intent for intent in found if intent is not None]
 
 
 def _ask_person(connection: AgentConnection, intent: Intent, session: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lesson_lib.recovery.ladder import STEPS
 from lesson_lib.recovery.trials import Outcome
 from lesson_lib.show import Picture, picture
 
@@ -15,6 +16,7 @@ STYLES: dict[str, dict[str, Any]] = {  # the colours of Okabe and Ito
     "kept": {"s": 150, "marker": "o", "facecolors": "white", "edgecolors": "#777777"},
     "refused": {"s": 140, "marker": "X", "facecolors": "#D55E00", "edgecolors": "black"},
     "taken": {"s": 150, "marker": "o", "facecolors": "#0072B2", "edgecolors": "black"},
+    "made again": {"s": 130, "marker": "D", "facecolors": "#E69F00", "edgecolors": "black"},
     "written as": {"s": 150, "marker": "s", "facecolors": "#009E73", "edgecolors": "black"},
 }
 
@@ -40,26 +42,32 @@ def ways_back(outcomes: Sequence[Outcome]) -> Picture:
 
 
 def _line(axes: Axes, y: int, outcome: Outcome) -> str:
-    report, name = outcome.report, outcome.damage
+    report = outcome.report
     refused = sorted({r.version for r in report.refused})
     chosen, now = report.chosen, report.state.version if report.state else None
-    kept = [v for v in range(outcome.version + 1) if v not in (*refused, chosen)]
+    kept = [v for v in range(outcome.version + 1) if v not in (*refused, chosen, now)]
+    way = "made again" if report.step in STEPS[3:5] else "taken"
     for style, versions in (
         ("kept", kept),
         ("refused", refused),
-        ("taken", [] if chosen is None else [chosen]),
+        (way, [] if chosen is None else [chosen]),
         ("written as", [] if now in (None, chosen) else [now]),
     ):
         axes.scatter(versions, [y] * len(versions), zorder=3, **STYLES[style])
-    if chosen in refused:  # by one record, and taken from another
-        axes.scatter([chosen], [y], **STYLES["refused"] | {"s": 420})
-    about = f"{name}: refused {', '.join(map(str, refused)) or 'nothing'}"
+    hidden = [v for v in refused if v in (chosen, now)]  # refused in one record, good in another
+    axes.scatter(hidden, [y] * len(hidden), **STYLES["refused"] | {"s": 420})
+    seen = [
+        f"{name} {', '.join(map(str, v))}"
+        for name, v in (("refused", refused), ("kept", kept))
+        if v
+    ]
+    about = f"{outcome.damage}: {', '.join(seen)}"
     if chosen is None or now is None:
-        axes.text(outcome.version + 1, y, "a person is asked", ha="center", va="center", fontsize=9)
-        return f"{about}, a person is asked."
+        axes.text(outcome.version + 1, y, report.step, ha="center", va="center", fontsize=9)
+        return f"{about}, {report.step}."
     if now == chosen:
-        return f"{about}, goes on with {now}."
+        return f"{about}, {way} {now}."
     arrow = {"arrowstyle": "->", "linewidth": 1.6, "shrinkA": 8, "shrinkB": 9}
     arrow["connectionstyle"] = f"arc3,rad={-0.3 / (now - chosen)}"
     axes.annotate("", (now, y + 0.05), (chosen, y + 0.05), arrowprops=arrow)
-    return f"{about}, content of {chosen} written as {now}."
+    return f"{about}, {way} {chosen}, written as {now}."

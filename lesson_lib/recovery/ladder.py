@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import dropwhile
-
 from lesson_lib.agent import ACTIONS
 from lesson_lib.checkpoints import schema
 from lesson_lib.errors import CheckpointError, LessonError
@@ -37,38 +35,35 @@ def choose(
     Raises:
         CheckpointError: Nothing can be trusted.
     """
-    if judged.chosen is not None and judged.chosen.state is not None:
-        state = judged.chosen.state
-        return STEPS[0] if state.version == story.newest else STEPS[1], state, ""
+    trusted = judged.chosen.state if judged.chosen else None
+    if trusted is not None and trusted.version == story.newest:
+        return STEPS[0], trusted, ""
+    # A newest version that nobody kept is no damage: not every `save` keeps.
+    may_stand_alone = trusted is None or story.newest not in judged.versions()
+    if may_stand_alone and row is not None and _is_confirmed(connection, row, story):
+        return STEPS[2], row, "it has no checksum: events and saved results agree with it"
+    if story.is_abandoned:
+        raise CheckpointError("it was given up, and its last state cannot be trusted")
+    if trusted is not None:
+        return STEPS[1], trusted, ""
     if row is not None and row.next_action not in (*ACTIONS, None):
-        raise CheckpointError(f"this agent does not know its next action {row.next_action!r}")
+        raise CheckpointError(f"this agent does not know its next action: {row.next_action!r}")
     try:
         until = story.next_after(story.newest)
         step, lost = STEPS[3], "what no event and no saved result holds is lost"
     except CheckpointError:
         until = next(iter(ACTIONS))
         step, lost = STEPS[4], "its progress is lost, its saved results are not"
-    rebuilt = rebuild(connection, story, until)
-    if row is not None and _confirmed(row, rebuilt, story):
-        return STEPS[2], row, "it has no checksum: events and saved results agree with it"
-    return step, rebuilt, lost
+    return step, rebuild(connection, story, until), lost
 
 
-def _confirmed(row: RunState, rebuilt: RunState, story: Story) -> bool:
+def _is_confirmed(connection: AgentConnection, row: RunState, story: Story) -> bool:
     """Return whether the row fits its events, and agrees with what they and the results tell."""
     try:
         schema.check(row.context)
         check_siblings(row, story)
+        rebuilt = rebuild(connection, story, row.next_action).context
     except LessonError:
         return False
-    agrees = all(row.context.get(name) == value for name, value in rebuilt.context.items())
-    return row.version == story.newest and agrees
-
-
-def keys_to_come(connection: AgentConnection, state: RunState) -> list[str]:
-    """Return the keys of saved results that the actions still to come will ask for."""
-    if state.next_action is None:
-        return []
-    keys = [f"{state.run_id}:{a}" for a in dropwhile(lambda a: a != state.next_action, ACTIONS)]
-    find = "SELECT 1 FROM tool_effects WHERE idempotency_key = ?"
-    return [key for key in keys if connection.execute(find, (key,)).fetchone()]
+    agrees = all(rebuilt.get(name, value) == value for name, value in row.context.items())
+    return (row.run_id, row.version) == (story.run_id, story.newest) and agrees

@@ -14,7 +14,7 @@ class Report:
 
     Args:
         run_id: The run.
-        step: One of `ladder.STEPS`, or "effects first".
+        step: One of `ladder.STEPS`, "effects first" or "update first".
         state: What to go on with; None when the run must not go on now.
         chosen: The version whose content was taken; None for none.
         refused: The checkpoints that were not trusted, each with its reason.

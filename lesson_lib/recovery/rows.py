@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import replace
 
-from lesson_lib.checkpoints import schema
-from lesson_lib.errors import CheckpointError, InvalidStateError, LessonError, UnknownRunError
-from lesson_lib.json_text import to_json
+from lesson_lib.checkpoints.archive import Kept
+from lesson_lib.errors import InvalidStateError, LessonError, UnknownRunError
 from lesson_lib.model import RunState
-from lesson_lib.recovery.trust import Kept
 from lesson_lib.stores.sqlite import AgentConnection
-from lesson_lib.stores.sqlite.intents import Intent, open_intents
 
 # The name stands twice in the file, in the row and in the index: one of them may be damaged.
 BY_ROW = "SELECT rowid FROM agent_runs NOT INDEXED WHERE run_id = ?"
@@ -45,17 +41,6 @@ def read(connection: AgentConnection, place: int) -> RunState | None:
         return None
 
 
-def agree(row: RunState, state: RunState, schema_version: int) -> bool:
-    """Return whether the row is the kept state; a state of an older schema as it was then."""
-    if schema_version != schema.CURRENT:
-        try:
-            stepped_up = schema.upcast(row.context, schema_version)
-        except CheckpointError:
-            return False
-        row = replace(row, context_json=to_json(stepped_up, "context"))
-    return row == state
-
-
 def write(connection: AgentConnection, place: int, state: RunState) -> None:
     """Write a state over the row at a place, its name included."""
     values = vars(state) | {"place": place}
@@ -78,9 +63,18 @@ def remove(connection: AgentConnection, kept: Iterable[Kept]) -> None:
         )
 
 
-def open_of(connection: AgentConnection, run_id: str) -> list[Intent]:
-    """Return the run's intents without an answer; none where no intent was ever stored."""
+def open_keys(connection: AgentConnection, run_id: str) -> list[str]:
+    """Return the keys of the run's intents without an answer, oldest first.
+
+    No intent is decoded: one that is damaged must not hide the others. Where no intent was ever
+    stored, there are none.
+    """
     there = "SELECT 1 FROM sqlite_schema WHERE name = 'tool_intents'"
     if connection.execute(there).fetchone() is None:
         return []
-    return [intent for intent in open_intents(connection) if intent.run_id == run_id]
+    rows = connection.execute(
+        """SELECT idempotency_key FROM tool_intents WHERE run_id = ? AND status = 'intended'
+        ORDER BY intended_at_utc, idempotency_key""",
+        (run_id,),
+    ).fetchall()
+    return [key for (key,) in rows]

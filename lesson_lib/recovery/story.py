@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from lesson_lib.agent import ACTIONS, run_id_for
-from lesson_lib.errors import CheckpointError
+from lesson_lib.errors import CheckpointError, CorruptStateError, UnknownRunError
 from lesson_lib.json_text import from_json
 from lesson_lib.model import Event, RunState
-from lesson_lib.stores.sqlite import AgentConnection, read_events
+from lesson_lib.stores.sqlite import AgentConnection
 
 MAKES = {
     "classify_priority": "priority",
@@ -16,6 +17,19 @@ MAKES = {
     "draft_reply": "draft",
     "finish": "reply",
 }
+# What is next after each action that makes a version's content; nothing is after the run's end.
+LEADS_TO: dict[str, str | None] = {
+    "start": next(iter(ACTIONS)),
+    **{action: following for action, (_, following) in ACTIONS.items()},
+    "abandon": None,
+}
+COLUMNS = "run_id, sequence, session, event_type, action, detail, created_at_utc"
+KINDS = (str, int, str, str, str, str, str, int)
+# By the row itself; and what the index says of it, which is all that other readers go by.
+BY_ROW = f"""SELECT {COLUMNS}, rowid FROM agent_events NOT INDEXED
+    WHERE run_id = ? ORDER BY sequence"""
+BY_INDEX = """SELECT run_id, sequence, rowid FROM agent_events
+    INDEXED BY sqlite_autoindex_agent_events_1 WHERE run_id = ? ORDER BY sequence"""
 
 
 @dataclass(frozen=True)
@@ -29,30 +43,36 @@ class Story:
     events: tuple[Event, ...]
     newest: int
 
-    @property
+    @cached_property
     def has_gap(self) -> bool:
         """Whether a sequence is missing, or the event of a version before another's."""
         sequences = [event.sequence for event in self.events]
-        told = [_told(event).get("version") for event in self._saved]
-        return sequences != list(range(1, len(sequences) + 1)) or any(
-            type(version) is int and version > self.newest for version in told
-        )
+        wanted = list(range(1, len(sequences) + 1)) or [1]
+        return sequences != wanted or max(self._saved, default=0) > self.newest
 
-    @property
-    def _saved(self) -> list[Event]:
-        return [event for event in self.events if event.event_type == "checkpoint_saved"]
-
-    @property
+    @cached_property
     def unknown_action(self) -> str | None:
         """An action that saved a checkpoint and is none of this agent's, None for none."""
-        known = {*ACTIONS, "recover"}
-        return next((event.action for event in self._saved if event.action not in known), None)
+        known = {*LEADS_TO, "recover"}
+        return next((action for action in self._actions if action not in known), None)
 
-    def events_of(self, version: int) -> list[Event]:
-        """Return the events that tell of a version: one, where all is well."""
-        if version == 0:
-            return [event for event in self.events if event.event_type == "run_started"]
-        return [event for event in self._saved if _told(event).get("version") == version]
+    @cached_property
+    def is_abandoned(self) -> bool:
+        """Whether somebody ended the run that nobody would go on with."""
+        return "abandon" in self._actions
+
+    @cached_property
+    def results(self) -> frozenset[str]:
+        """The keys that have a saved result, as the events tell."""
+        saved = {
+            f"{self.run_id}:{event.action}"
+            for event in self.events
+            if event.event_type in ("tool_executed", "tool_reused")
+        }
+        dropped = [
+            str(_told(e).get("key")) for e in self.events if e.event_type == "payload_not_kept"
+        ]
+        return frozenset(saved.difference(dropped))
 
     def next_after(self, version: int) -> str | None:
         """Return the action that was next after a version; None after the last.
@@ -60,33 +80,67 @@ class Story:
         Raises:
             CheckpointError: Not one event tells of it, or it does not say enough.
         """
-        found = self.events_of(version)
-        if len(found) != 1:
-            raise CheckpointError("several events tell of it" if found else "no event tells of it")
-        (event,) = found
-        if version == 0:
-            return next(iter(ACTIONS))
-        if event.action in ACTIONS:
-            return ACTIONS[event.action][1]
-        source = _told(event).get("from_version")
-        if type(source) is not int or not 0 <= source < version:
-            raise CheckpointError(f"its event does not say what {event.action!r} did")
-        return self.next_after(source)
+        if version not in self._made_by:
+            problems = {0: "no event tells of it", 1: "its event does not say what was done"}
+            told = len(self._saved.get(version, ()))
+            raise CheckpointError(problems.get(told, "several events tell of it"))
+        return LEADS_TO[self._made_by[version]]
 
     def after(self, version: int) -> tuple[Event, ...]:
         """Return the events after the one that tells of a version."""
-        return self.events[max((e.sequence for e in self.events_of(version)), default=0) :]
+        told = self._saved.get(version, ())
+        return self.events[max((event.sequence for event, _ in told), default=0) :]
+
+    @cached_property
+    def _actions(self) -> list[str]:
+        return [event.action for event in self.events if event.event_type == "checkpoint_saved"]
+
+    @cached_property
+    def _saved(self) -> dict[int, list[tuple[Event, dict[str, object]]]]:
+        """The events that tell of a version, with their details: one, where all is well."""
+        saved: dict[int, list[tuple[Event, dict[str, object]]]] = {}
+        for event in self.events:
+            if event.event_type == "checkpoint_saved":
+                told = _told(event)
+                if type(version := told.get("version")) is int:
+                    saved.setdefault(version, []).append((event, told))
+        return saved
+
+    @cached_property
+    def _made_by(self) -> dict[int, str]:
+        """The action that made the content of each version; what cannot be told is missing."""
+        made = {0: "start"}
+        for version, told in sorted(self._saved.items()):
+            if version > 0 and len(told) == 1:
+                event, detail = told[0]
+                action = event.action
+                if action == "recover":
+                    source = detail.get("from_version")
+                    action = made.get(source, "") if type(source) is int else ""
+                if action in LEADS_TO:
+                    made[version] = action
+        return made
 
 
 def read_story(connection: AgentConnection, run_id: str) -> Story:
-    """Return what the events of a run tell.
+    """Return what the events of a run tell; mend the index where the rows are whole without it.
 
     Raises:
         UnknownRunError: There are none.
+        CorruptStateError: An event holds a value of another type.
     """
-    events = tuple(read_events(connection, run_id))
+    rows = [tuple(row) for row in connection.execute(BY_ROW, (run_id,)).fetchall()]
+    indexed = [tuple(row) for row in connection.execute(BY_INDEX, (run_id,)).fetchall()]
+    if not rows and not indexed:
+        raise UnknownRunError(f"{connection.path} holds no run {run_id!r}: start it first")
+    if any(tuple(map(type, row)) != KINDS for row in rows):
+        raise CorruptStateError(f"an event of {run_id} is damaged. Restore a backup")
+    events = tuple(Event(*row[:-1]) for row in rows)
     saved = sum(event.event_type == "checkpoint_saved" for event in events)
-    return Story(run_id, events, saved)
+    story = Story(run_id, events, saved)
+    if [(*row[:2], row[-1]) for row in rows] != indexed and not story.has_gap:
+        connection.execute("REINDEX agent_events")
+    return story
 
 
 def check_siblings(state: RunState, story: Story) -> None:
@@ -96,23 +150,25 @@ def check_siblings(state: RunState, story: Story) -> None:
         CheckpointError: One of them stands without the other.
     """
     if run_id_for(state.ticket_id) != story.run_id:
-        raise CheckpointError(f"it is of the ticket {state.ticket_id}, so of another run")
+        raise CheckpointError(f"it is of another run: of the ticket {state.ticket_id}")
     fields = list(MAKES.values())
     found = [name for name in fields if name in state.context]
     if found != fields[: len(found)]:
         missing = next(name for name in fields if name not in found)
-        raise CheckpointError(f"it holds a {found[-1]} without the {missing} that it rests on")
-    fitting = [*MAKES, None][len(found)]
+        raise CheckpointError(
+            f"it holds a field without the one that it rests on: {found[-1]} without {missing}"
+        )
+    told = story.next_after(state.version)
+    fitting = None if story.is_abandoned and told is None else [*MAKES, None][len(found)]
     if state.next_action != fitting:
         holds = found[-1] if found else "ticket"
         raise CheckpointError(
             f"its next action does not fit: it is {state.next_action}, and the {holds} is the last"
             " that it holds"
         )
-    if state.next_action != story.next_after(state.version):
+    if state.next_action != told:
         raise CheckpointError(
-            f"its event does not fit: {story.next_after(state.version)} would be next, here it is"
-            f" {state.next_action}"
+            f"its event does not fit: {told} would be next, here it is {state.next_action}"
         )
 
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import shorten
 
 from lesson_lib import agent
 from lesson_lib.checkpoints.archive import create_archive, save_kept
@@ -76,21 +77,23 @@ class Trial:
             copy = self.copy(Path(folder, "copy"))
             damage(copy.database, name, version)
             with closing(connect(copy.database)) as connection:
-                before = len(read_events(connection, RUN))
+                before, calls = len(read_events(connection, RUN)), len(copy.ledger.lines())
                 report = recover(connection, RUN, "session-2")
                 events = read_events(connection, RUN)[before:]
                 state = report.state
                 if state is not None:
                     state = copy.finish(connection, state, "session-2")
             recorded = tuple(dict.fromkeys(event.event_type for event in events))
-            return Outcome(name, version, report, state, tuple(copy.ledger.lines()), recorded)
+            after = tuple(copy.ledger.lines()[calls:])
+            return Outcome(name, version, report, state, after, recorded)
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of a damage to a run at a version: the report, the end, the calls, the events.
 
-    `end` is None for a run that waits for a person; `recorded` has each type of event once.
+    `end` is None for a run that must not go on now; `calls` are those of tools after the recovery;
+    `recorded` has each type of event once.
     """
 
     damage: str
@@ -102,14 +105,26 @@ class Outcome:
 
     def row(self, wanted: RunState) -> dict[str, object]:
         """Return it as a row of a table; `wanted` is the end of a run that nobody damaged."""
-        report, end = self.report, self.end
+        report, end, why = self.report, self.end, dict[str, list[str]]()
+        for refused in report.refused:
+            why.setdefault(shorter(refused.reason), []).append(str(refused.version))
         return {
             "damage": self.damage,
-            "refused": "; ".join(f"{r.version}: {shorter(r.reason)}" for r in report.refused),
-            "goes on from": report.chosen,
-            "as version": report.state.version if report.state else None,
-            "same end": "yes" if end and end.context["reply"] == wanted.context["reply"] else "no",
-            "tool calls": len(self.calls),
+            "refused": "; ".join(f"{', '.join(at)}: {reason}" for reason, at in why.items()),
+            "from": report.chosen,
+            "now": report.state.version if report.state else None,
+            "end": end and ("same" if end.context["reply"] == wanted.context["reply"] else "other"),
+            "calls": len(self.calls),
+        }
+
+    def step_row(self) -> dict[str, object]:
+        """Return the step of the ladder it came to, as a row of a table."""
+        return {
+            "unusable": self.damage,
+            "step": self.report.step,
+            "goes on from": self.report.chosen,
+            "calls after": len(self.calls),
+            "recorded": ", ".join(self.recorded),
         }
 
 
@@ -144,5 +159,5 @@ def restored_under(
 
 
 def shorter(reason: str) -> str:
-    """Return a reason without what a library adds to it in its own words."""
-    return reason.removeprefix("its ").partition(":")[0]
+    """Return the first words of a reason, without what a library adds to it in its own words."""
+    return shorten(reason.removeprefix("its ").partition(":")[0], 40, placeholder=" …")

@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
-from lesson_lib.checkpoints.codec import StoredCheckpoint, decode
+from lesson_lib.checkpoints import schema
+from lesson_lib.checkpoints.archive import UNREADABLE, Kept, read_kept
+from lesson_lib.checkpoints.codec import StoredCheckpoint, digest
 from lesson_lib.errors import CheckpointError, LessonError
 from lesson_lib.model import RunState
 from lesson_lib.recovery.story import Story, check_siblings
 from lesson_lib.stores.sqlite import AgentConnection
 
-# By the index first: a row whose own name or version is damaged is still found, and judged.
-WHERE_THEY_ARE = """SELECT checkpoint_id, version FROM run_checkpoints
+IN_INDEX = """SELECT checkpoint_id, run_id, version, sha256 FROM run_checkpoints
     INDEXED BY sqlite_autoindex_run_checkpoints_1 WHERE run_id = ?"""
-# By the row itself: the index has copies of its values, which would hide a changed byte.
-ROW = """SELECT run_id, version, schema_version, compression, body, sha256
-    FROM run_checkpoints NOT INDEXED WHERE checkpoint_id = ?"""
-KINDS = (str, int, int, str, bytes, str)
+IN_ROWS = """SELECT checkpoint_id, run_id, version, schema_version, compression, body, sha256
+    FROM run_checkpoints NOT INDEXED WHERE run_id = ?"""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A checkpoint that was not trusted, and a sentence that says why."""
+    """A checkpoint that was not trusted, and a sentence that says why.
+
+    What its content says stands behind the first colon: a trace must not keep that.
+    """
 
     version: int
     reason: str
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A row of the archive: its place, the version the index says, and what it holds.
-
-    `state` is None where the row cannot be trusted; `problem` says why.
-    """
-
-    checkpoint_id: int
-    version: int
-    schema_version: int
-    state: RunState | None
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,12 +37,50 @@ class Judgement:
     """What came of looking through an archive, newest version first.
 
     `chosen` is the first that can be trusted; `refused` all that cannot be, older ones too;
-    `strays` those that no event tells of, although their bytes are whole.
+    `kept` all that were looked at.
     """
 
     chosen: Kept | None
     refused: tuple[Refused, ...]
-    strays: tuple[Kept, ...]
+    kept: tuple[Kept, ...]
+
+    @property
+    def too_new(self) -> int | None:
+        """The newest version that only a later package can read, if it is not outdated."""
+        oldest = self.chosen.version if self.chosen else 0
+        versions = [
+            k.version
+            for k in self.kept
+            if k.schema_version > schema.CURRENT and k.version >= oldest
+        ]
+        return max(versions, default=None)
+
+    def whole_above(self, version: int) -> tuple[Kept, ...]:
+        """Return those of later versions whose bytes are whole: no event tells of them."""
+        return tuple(k for k in self.kept if k.version > version and k.state is not None)
+
+    def versions(self, *, whole: bool = False) -> set[int]:
+        """Return the versions that have a row, or one whose bytes are whole."""
+        return {k.version for k in self.kept if k.state is not None or not whole}
+
+
+def mend_index(connection: AgentConnection, run_id: str) -> tuple[Refused, ...]:
+    """Make the archive's index again where a row that is whole does not stand in it as it is.
+
+    Returns:
+        The versions of such rows. They are judged by their bytes, as all others are.
+    """
+    mended = []
+    with suppress(LessonError, sqlite3.Error, MemoryError):  # what it finds will be judged
+        found = {tuple(row) for row in connection.execute(IN_INDEX, (run_id,)).fetchall()}
+        for place, *values in connection.execute(IN_ROWS, (run_id,)).fetchall():
+            row = StoredCheckpoint(*values)
+            is_there = (place, run_id, row.version, row.sha256) in found
+            if not is_there and digest(row) == row.sha256:
+                mended.append(Refused(row.version, "the index had its row otherwise"))
+        if mended:
+            connection.execute("REINDEX run_checkpoints")
+    return tuple(mended)
 
 
 def unreadable(connection: AgentConnection, run_id: str) -> frozenset[int]:
@@ -60,8 +88,8 @@ def unreadable(connection: AgentConnection, run_id: str) -> frozenset[int]:
 
     This must come before the transaction: SQLite writes no more in one that met a damaged page.
     """
-    places = connection.execute(WHERE_THEY_ARE, (run_id,)).fetchall()
-    return frozenset(place for place, _ in places if not _can_read(connection, place))
+    kept = read_kept(connection, run_id)
+    return frozenset(k.checkpoint_id for k in kept if k.problem == UNREADABLE)
 
 
 def judge(connection: AgentConnection, story: Story, lost: frozenset[int]) -> Judgement:
@@ -72,55 +100,19 @@ def judge(connection: AgentConnection, story: Story, lost: frozenset[int]) -> Ju
         story: The events of the run.
         lost: The places not to look at; see `unreadable`.
     """
-    kept = read_kept(connection, story.run_id, lost)
+    kept = tuple(read_kept(connection, story.run_id, lost=lost))
     if not kept:  # a run of part one
         return Judgement(None, (), ())
-    strays = tuple(k for k in kept if k.version > story.newest and k.state is not None)
+    by_version: dict[int, list[Kept]] = {version: [] for version in range(story.newest + 1)}
+    for k in kept:
+        by_version.setdefault(k.version, []).append(k)
     refused, chosen = [], None
-    for version in sorted({*range(story.newest + 1), *(k.version for k in kept)}, reverse=True):
-        here = [k for k in kept if k.version == version]
-        trusted, problems = _judge_version(here, story)
-        if here or chosen is None:  # an older one may have been removed to save space
+    for version in sorted(by_version, reverse=True):
+        trusted, problems = _judge_version(by_version[version], story)
+        if by_version[version] or chosen is None:  # an older one may be removed to save space
             refused += [Refused(version, problem) for problem in problems]
         chosen = chosen or trusted
-    return Judgement(chosen, tuple(refused), strays)
-
-
-def read_kept(connection: AgentConnection, run_id: str, lost: frozenset[int]) -> list[Kept]:
-    """Return the rows of a run's archive, each read and decoded by itself; see `judge`."""
-    places = connection.execute(WHERE_THEY_ARE, (run_id,)).fetchall()
-    return [
-        Kept(place, version, 0, None, "SQLite cannot read its row from the file")
-        if place in lost
-        else _read(connection, run_id, place, version)
-        for place, version in places
-    ]
-
-
-def _read(connection: AgentConnection, run_id: str, place: int, version: int) -> Kept:
-    row = connection.execute(ROW, (place,)).fetchone()
-    try:
-        if row is None:
-            raise CheckpointError("the index names it, and there is no such row")
-        if tuple(map(type, row)) != KINDS:
-            raise CheckpointError("a column of its row holds a value of another type")
-        stored = StoredCheckpoint(*row)
-        state = decode(stored)
-        if (stored.run_id, stored.version) != (run_id, version):
-            raise CheckpointError(
-                f"its row says {stored.run_id}, version {stored.version}, and the index another"
-            )
-    except CheckpointError as error:
-        return Kept(place, version, 0, None, str(error))
-    return Kept(place, version, stored.schema_version, state)
-
-
-def _can_read(connection: AgentConnection, place: int) -> bool:
-    try:
-        connection.execute(ROW, (place,)).fetchone()
-    except (LessonError, sqlite3.Error, MemoryError):
-        return False
-    return True
+    return Judgement(chosen, tuple(refused), kept)
 
 
 def _judge_version(kept: list[Kept], story: Story) -> tuple[Kept | None, list[str]]:
@@ -128,17 +120,18 @@ def _judge_version(kept: list[Kept], story: Story) -> tuple[Kept | None, list[st
     if not kept:
         return None, ["no checkpoint of it is kept"]
     problems = [k.problem for k in kept if k.state is None]
+    whole = [k for k in kept if k.state is not None]
     fit = []
-    for k in kept:
-        if k.state is not None:
-            try:
-                check_siblings(k.state, story)
-                fit.append(k)
-            except CheckpointError as error:
-                problems.append(str(error))
-    if len({k.state for k in fit}) > 1:
+    for k in whole:
+        try:
+            check_siblings(cast(RunState, k.state), story)
+            fit.append(k)
+        except CheckpointError as error:
+            problems.append(str(error))
+    # Also one that does not fit is a rival: as long as it is there, `keep` refuses the other.
+    if len({k.state for k in whole}) > 1:
         return None, [
             *problems,
-            f"{len(fit)} checkpoints claim this version with different contents: none is trusted",
+            f"{len(whole)} checkpoints claim this version with different contents: none is trusted",
         ]
     return (fit[0] if fit else None), problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lesson_lib.errors import (
@@ -13,7 +14,7 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
 from lesson_lib.model import RunState, ToolResult
-from lesson_lib.stores.sqlite import AgentConnection, record_event
+from lesson_lib.stores.sqlite import AgentConnection, read_events, record_event
 
 
 @dataclass(frozen=True)
@@ -46,20 +47,22 @@ class Waiting:
         return "summary" if self.payload is None else "whole"
 
 
-def result_of(event: Waiting, digest: str) -> ToolResult:
+def result_of(event: Waiting, tool_name: str, digest: str) -> ToolResult:
     """Return the result that waits under a key.
 
     Args:
         event: The tool call's.
+        tool_name: The tool that is asked for.
         digest: The digest of the tool's input.
 
     Raises:
-        IdempotencyConflictError: The input was another.
+        IdempotencyConflictError: The tool or the input was another.
         StorageError: The result was dropped.
     """
-    if event.sha256 != digest:
+    if (event.action, event.sha256) != (tool_name, digest):
         raise IdempotencyConflictError(
-            f"the key {event.name} was used with another input: a new intention needs a new key"
+            f"the key {event.name} was used with another input or tool: a new intention needs a new"
+            " key"
         )
     if not isinstance(event.payload, str):
         raise StorageError(
@@ -86,6 +89,18 @@ def write_tool_event(connection: AgentConnection, event: Waiting) -> None:
                 " counts. Recover the run"
             )
     record(connection, event, event.event_type, {"key": event.name})
+
+
+def is_on_disk(connection: AgentConnection, waiting: Sequence[Waiting]) -> bool:
+    """Return whether these events are the last of their kinds on disk, by the same session."""
+    kinds = {"checkpoint_saved", "tool_executed", "tool_reused"}
+    last = [e for e in read_events(connection, waiting[0].run_id) if e.event_type in kinds]
+    found = []
+    for event in last[-len(waiting) :]:
+        told = from_json(event.detail)
+        name = told.get("key", f"version {told.get('version')}")
+        found.append((event.session, event.event_type, event.action, name))
+    return found == [(w.session, w.event_type, w.action, w.name) for w in waiting]
 
 
 def record(

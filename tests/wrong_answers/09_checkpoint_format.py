@@ -33,6 +33,13 @@ cursors = (True, "dear", "progress")
 documents = (True, "cheap", "nothing")
 confidence = (False, "dear", "record")
 effects = (False, "acts again", "progress")
+# %% exercise-1 wrong: every page is read again
+conversation = (False, "dear", "record")
+plan = (False, "dear", "progress")
+cursors = (True, "cheap", "progress")
+documents = (True, "cheap", "nothing")
+confidence = (False, "dear", "progress")
+effects = (False, "acts again", "progress")
 # %% exercise-1 wrong: the cursors act again
 conversation = (False, "dear", "record")
 plan = (False, "dear", "progress")
@@ -87,6 +94,11 @@ def to_next_version(context):
 def to_next_version(context):
     drafts = [context["draft"]] if "draft" in context else []
     return {"ticket": context["ticket"], "drafts": drafts}
+# %% exercise-2 wrong: takes it that every field is there
+def to_next_version(context):
+    new = dict(context)
+    del new["confidence"]
+    return new | {"drafts": [new.pop("draft")]}
 # %% exercise-2 wrong: loses the old text
 def to_next_version(context):
     new = dict(context)
@@ -109,3 +121,7 @@ def checksum(stored):
 def checksum(stored):
     text = f"{stored.run_id}|{stored.version}|"
     return sha256(text.encode() + stored.body).hexdigest()
+# %% exercise-3 wrong: another process has another salt
+def checksum(stored):
+    row = (stored.run_id, stored.version, stored.schema_version)
+    return str(hash((*row, stored.compression, stored.body)))

@@ -31,6 +31,10 @@ changes = {"context_draft": 7}
 changes = {"context_mood": "good"}
 # %% exercise-2 wrong: that of the table
 changes = {"context_runbook": None}
+# %% exercise-2 wrong: another one of the table
+changes = {"next_action": "draft_reply", "ticket_id": "T102"}
+# %% exercise-2 wrong: the prefix is forgotten
+changes = {"priority": None}
 # %% exercise-2 wrong: no dict
 changes = "context_draft"
 # %% exercise-3 wrong: still taken off before the commit, from a copy
@@ -39,6 +43,12 @@ def flush(connection, waiting, write):
         for entry in list(waiting):
             waiting.remove(entry)
             write(connection, entry)
+# %% exercise-3 wrong: emptied inside the block
+def flush(connection, waiting, write):
+    with connection:
+        for entry in waiting:
+            write(connection, entry)
+        waiting.clear()
 # %% exercise-3 wrong: never emptied
 def flush(connection, waiting, write):
     with connection:

@@ -11,6 +11,11 @@ def upcast_3(event_type, payload):
 # %% exercise-1 wrong: every event gets an audience
 def upcast_3(event_type, payload):
     return event_type, payload | {"audience": "not recorded"}
+# %% exercise-1 wrong: loses the end of a run
+def upcast_3(event_type, payload):
+    if event_type == "reply_drafted":
+        return event_type, payload | {"audience": "not recorded"}
+    return ("page_read" if event_type == "run_finished" else event_type), payload
 # %% exercise-1 wrong: forgets the draft
 def upcast_3(event_type, payload):
     if event_type == "reply_drafted":
@@ -74,6 +79,15 @@ decisions = {
     "help desk": ("checkpoint", maturity.ONCE),
     "night shift": ("checkpoint + keys", maturity.ONCE),
     "claims": ("event sourcing", maturity.REASONS),
+    "payments": ("hybrid", maturity.SHORT),
+    "stock": ("event sourcing + consensus", maturity.SHARED),
+}
+# %% exercise-3 wrong: the simpler pattern has it
+decisions = {
+    "handbook": ("ephemeral", None),
+    "help desk": ("checkpoint", maturity.SURVIVES),
+    "night shift": ("checkpoint + keys", maturity.ONCE),
+    "claims": ("event sourcing", maturity.ONCE),
     "payments": ("hybrid", maturity.SHORT),
     "stock": ("event sourcing + consensus", maturity.SHARED),
 }
