@@ -30,6 +30,7 @@ from lesson_lib.errors import (
     InvalidStateError,
     JSONValueError,
     RunCompletedError,
+    SimulatedCrash,
     StaleVersionError,
     StorageError,
     ToolResultError,
@@ -860,3 +861,55 @@ def test_two_processes_at_one_lock(database: Path) -> None:
         Outage(database)
     with closing(sqlite3.connect(database, timeout=0, autocommit=True)) as plain:
         plain.execute("BEGIN IMMEDIATE")
+
+
+def lose(connection: AgentConnection, tool_name: str, version: int) -> None:
+    """Lose a saved result, each checkpoint after a version, and the row of the run."""
+    connection.execute("DELETE FROM tool_effects WHERE tool_name = ?", (tool_name,))
+    connection.execute(
+        "UPDATE run_checkpoints SET body = zeroblob(length(body)) WHERE version > ?", (version,)
+    )
+    connection.execute(
+        "UPDATE agent_runs SET context_json = replace(context_json, 'urgent', 'normal')"
+    )
+
+
+def test_a_result_that_was_dropped_and_came_again_is_missed_when_it_is_lost(
+    connection: AgentConnection, database: Path, tools: Tools
+) -> None:
+    buffer, state = Buffer(2), agent.start(connection, ticket(), "s1")
+    work: dict[str, Any] = {"save": buffer.save, "execute": buffer.execute}
+    with locked(database):
+        while state.version < 3:
+            state = agent.run_next_action(connection, state, "s1", tools, **work)
+    buffer.flush(connection)
+    connection.execute("UPDATE run_checkpoints SET body = zeroblob(9) WHERE version > 0")
+    again = recover(connection, RUN, "s2").state
+    while again is not None and again.next_action != "draft_reply":
+        again = agent.run_next_action(connection, again, "s2", tools, save=save_kept)
+    assert again is not None
+    lose(connection, "lookup_runbook", again.version - 2)
+    report = recover(connection, RUN, "s3")
+    assert report.state is None
+    assert f"{RUN}:lookup_runbook" in report.reason
+
+
+def test_a_reused_result_that_was_dropped_is_still_a_saved_one(
+    connection: AgentConnection, database: Path, tools: Tools
+) -> None:
+    state = agent.start(connection, ticket(), "s1")
+    state = agent.run_next_action(connection, state, "s1", tools, save=save_kept)
+    with pytest.raises(SimulatedCrash):
+        agent.run_next_action(connection, state, "s1", tools, crash_after_tool=True)
+    buffer = Buffer(2)
+    work: dict[str, Any] = {"save": buffer.save, "execute": buffer.execute}
+    with locked(database):
+        while state.version < 3:
+            state = agent.run_next_action(connection, state, "s2", tools, **work)
+        forms = {w.name: w.form for w in buffer.not_durable if w.event_type == "tool_reused"}
+    assert forms == {KEYS[0]: "summary"}
+    buffer.flush(connection)
+    lose(connection, "lookup_runbook", 1)
+    report = recover(connection, RUN, "s3")
+    assert report.state is None
+    assert f"{RUN}:lookup_runbook" in report.reason

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ from store_parts import new_database
 
 from lesson_lib.checkpoints.archive import keep, save_kept
 from lesson_lib.checkpoints.codec import encode
-from lesson_lib.checkpoints.retention import abandon
+from lesson_lib.checkpoints.retention import abandon, silent_runs
 from lesson_lib.errors import (
     ChildError,
     InvalidStateError,
@@ -257,6 +258,9 @@ def test_what_works_on_checkpoints_leaves_a_log_alone(
         with pytest.raises(InvalidStateError, match="run-T900 is kept as a log"):
             act()
     assert list(connection.iterdump()) == before
+    later = datetime.now(UTC) + timedelta(days=9)
+    with closing(connect(connection.path, clock=lambda: later)) as other:
+        assert silent_runs(other, timedelta(days=1)) == []
 
 
 @pytest.mark.parametrize("payload", ["3", '"x"', "[1]", '{"cursors": 1e999}'])

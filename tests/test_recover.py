@@ -25,7 +25,7 @@ from store_parts import rows
 
 from lesson_lib import agent
 from lesson_lib.checkpoints import archive
-from lesson_lib.checkpoints.archive import keep, read_archive, save_kept
+from lesson_lib.checkpoints.archive import create_archive, keep, read_archive, save_kept
 from lesson_lib.checkpoints.codec import compress, digest
 from lesson_lib.checkpoints.privacy import guard_events
 from lesson_lib.checkpoints.retention import abandon
@@ -37,6 +37,7 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
 from lesson_lib.model import Event
+from lesson_lib.recovery.backups import back_up
 from lesson_lib.recovery.damage import DISASTERS, damage, edit, write
 from lesson_lib.recovery.damage import read as stored_at
 from lesson_lib.recovery.effects import settle_open
@@ -542,6 +543,82 @@ def test_a_version_that_nobody_kept_must_agree(tmp_path: Path) -> None:
     assert_same_end(trial, end)
 
 
+def hide_newest_row(trial: Trial, version: int) -> None:
+    """Change the run's name in the index entry of a row: the row itself stays whole."""
+    with closing(connect(trial.database)) as connection:
+        (stored,) = read_archive(connection, RUN, version=version)
+    entry = RUN.encode() + bytes([version]) + stored.sha256.encode()
+    data = bytearray(trial.database.read_bytes())
+    data[data.index(entry)] ^= 1
+    trial.database.write_bytes(data)
+
+
+def test_a_row_that_was_kept_twice_behind_a_damaged_index_is_no_hindrance(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 2)
+    hide_newest_row(trial, 2)
+    with closing(connect(trial.database)) as connection:
+        state = agent.resume(connection, RUN, "session-2")
+        agent.run_next_action(connection, state, "session-2", trial.tools, save=save_kept)
+        assert recover(connection, RUN, "session-3").refused
+        assert recover(connection, RUN, "session-3").refused == ()
+        assert [kept.version for kept in read_archive(connection, RUN)] == [3, 2, 1, 0]
+        back_up(connection, tmp_path / "backup.db")
+
+
+def test_an_index_that_cannot_be_mended_now_is_no_damage(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 2)
+    hide_newest_row(trial, 2)
+    with closing(connect(trial.database, timeout=0)) as connection:
+        create_archive(connection)
+        before = rows(trial.database)
+
+        def lock_it(sql: str) -> None:
+            """Hold the lock while the index would be mended, and no longer."""
+            if "run_checkpoints NOT INDEXED WHERE run_id" in sql:
+                other.execute("BEGIN IMMEDIATE")
+            elif other.in_transaction and "BETWEEN" in sql:
+                other.execute("ROLLBACK")
+
+        with closing(sqlite3.connect(trial.database, autocommit=True)) as other:
+            connection.set_trace_callback(lock_it)
+            with pytest.raises(StorageError, match="is locked"):
+                recover(connection, RUN, "session-2")
+            connection.set_trace_callback(None)
+        assert rows(trial.database) == before
+        assert recover(connection, RUN, "session-2").chosen == 2
+
+
+def test_a_save_of_another_session_is_no_damaged_index(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 2)
+    saved: list[bool] = []
+    with (
+        closing(connect(trial.database)) as connection,
+        closing(connect(trial.database)) as other,
+    ):
+
+        def save(sql: str) -> None:
+            if "run_checkpoints NOT INDEXED WHERE run_id" in sql and not saved:
+                saved.append(True)
+                state = load_state(other, RUN)
+                agent.run_next_action(other, state, "session-2", trial.tools, save=save_kept)
+
+        connection.set_trace_callback(save)
+        assert recover(connection, RUN, "session-3").refused == ()
+    assert saved
+
+
+def test_a_question_that_was_answered_is_not_asked_again(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    damage(trial.database, "an event missing", 3)
+    with closing(connect(trial.database)) as connection:
+        for _ in range(3):
+            assert recover(connection, RUN, "session-2").state is None
+            for question in waiting_questions(connection):
+                answer(connection, question.question_id, question.choices[1], person="Ada")
+        (asked,) = connection.execute("SELECT count(*) FROM run_questions").fetchone()
+    assert asked == 1
+
+
 def test_a_lost_result_of_a_tool_that_ran_is_for_a_person(tmp_path: Path) -> None:
     trial = trial_at(tmp_path / "at", 3)
     damage(trial.database, "a byte flipped", 3)
@@ -631,13 +708,23 @@ def test_a_later_damage_is_asked_about_anew(tmp_path: Path) -> None:
         with closing(connect(trial.database)) as connection:
             for _ in range(2):
                 assert recover(connection, RUN, "session-2").state is None
-            change(trial, "DELETE FROM tool_effects")  # a second damage, another reason
-            recover(connection, RUN, "session-2")
             (question,) = waiting_questions(connection)
             answer(connection, question.question_id, question.choices[0], person="Ada")
             (asked,) = connection.execute("SELECT count(*) FROM run_questions").fetchone()
-        assert asked == times
-        change(trial, first.format("classify_priority"))
+            assert asked == times
+            change(trial, first.format("classify_priority"))
+            assert recover(connection, RUN, "session-2").state is not None
+
+
+def test_another_reason_is_not_asked_about_while_a_question_waits(tmp_path: Path) -> None:
+    trial = trial_at(tmp_path / "at", 3)
+    damage(trial.database, "an event missing", 3)
+    with closing(connect(trial.database)) as connection:
+        recover(connection, RUN, "session-2")
+        change(trial, "DELETE FROM tool_effects")
+        change(trial, "UPDATE agent_events SET action = 'water_plants' WHERE sequence = 3")
+        recover(connection, RUN, "session-2")
+        assert len(waiting_questions(connection)) == 1
 
 
 # Conflicts

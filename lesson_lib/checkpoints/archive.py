@@ -77,10 +77,17 @@ def require_checkpoints(connection: AgentConnection, run_id: str) -> None:
     Raises:
         InvalidStateError: It is kept as a log (lesson 11): its row in `agent_runs` is no state.
     """
+    if is_log(connection, run_id):
+        raise InvalidStateError(f"{run_id} is kept as a log: its state comes from a replay")
+
+
+def is_log(connection: AgentConnection, run_id: str) -> bool:
+    """Return whether a run is kept as a log."""
     there = "SELECT 1 FROM sqlite_schema WHERE name = 'run_log'"
     find = "SELECT 1 FROM run_log WHERE run_id = ?"
-    if connection.execute(there).fetchone() and connection.execute(find, (run_id,)).fetchone():
-        raise InvalidStateError(f"{run_id} is kept as a log: its state comes from a replay")
+    return bool(
+        connection.execute(there).fetchone() and connection.execute(find, (run_id,)).fetchone()
+    )
 
 
 def keep(connection: AgentConnection, state: RunState) -> None:

@@ -123,8 +123,8 @@ def save_windowed(
     Row, event, archive and history are one transaction. What the history lacks it gets too, as
     far as `state` has it: entries of a save that knew no history, all of them or the last ones.
     After a recovery it may have more than the conversation: what is said again stands in it
-    again. The checkpoint keeps the last `window` entries, and half as many, down to one, while
-    it would be too large.
+    again, and what another save adds then is not missed. The checkpoint keeps the last `window`
+    entries, and half as many, down to one, while it would be too large.
 
     Args:
         connection: An open connection, outside of a transaction.

@@ -64,6 +64,7 @@ def create_retention(connection: AgentConnection) -> None:
     if mode == 0:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         while_locked(lambda: connection.execute("VACUUM"), connection.timeout)
+    archive.create_archive(connection)
     with connection:
         for statement in STATEMENTS:
             connection.execute(statement)
@@ -150,13 +151,18 @@ def why_kept(connection: AgentConnection, run_id: str, ttl: timedelta) -> str | 
 def silent_runs(connection: AgentConnection, ttl: timedelta) -> list[str]:
     """Return the unfinished runs without open business whose latest event is `ttl` old or older.
 
-    They are those that a person, or a rule that persons agreed on, may `abandon`.
+    They are those that a person, or a rule that persons agreed on, may `abandon`; so those that
+    are kept as a log are not among them.
     """
     _require_ttl(ttl)
     return [
         run_id
         for run_id in unfinished_runs(connection)
-        if not (_open_business(connection, run_id) or _too_young(connection, run_id, ttl))
+        if not (
+            _open_business(connection, run_id)
+            or _too_young(connection, run_id, ttl)
+            or archive.is_log(connection, run_id)
+        )
     ]
 
 
@@ -177,6 +183,7 @@ def abandon(connection: AgentConnection, state: RunState, *, session: str, reaso
             changed.
         RunCompletedError, StaleVersionError, UnknownRunError: See `save_checkpoint`.
     """
+    archive.create_archive(connection)
     with connection:
         archive.require_checkpoints(connection, state.run_id)
         still_open = _open_business(connection, state.run_id)

@@ -255,7 +255,7 @@ class Buffer:
                     if isinstance(waiting.payload, RunState):
                         at = waiting.payload
                         keep(connection, at)
-                if waiting.form == "summary":
+                if waiting.form == "summary" and waiting.event_type != "tool_reused":
                     record(connection, waiting, "payload_not_kept", detail)
 
     def _require(self, run_id: str, **texts: str) -> None:

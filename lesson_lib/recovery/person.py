@@ -21,8 +21,10 @@ def ask_person(connection: AgentConnection, story: Story, session: str, reason: 
     for statement in questions.STATEMENTS:
         connection.execute(statement)
     asks = f"{story.run_id}:recover:"
-    # After another damage the story is another: an earlier answer was not about this one.
-    question_id = f"{asks}{max((event.sequence for event in story.events), default=0)}"
+    # After another damage the story is another: an earlier answer was not about this one. Question
+    # and answer are events too.
+    told = [event.sequence for event in story.events if event.action != "ask_person"]
+    question_id = f"{asks}{max(told, default=0)}"
     asked = connection.execute(
         """SELECT 1 FROM run_questions WHERE question_id = :id
         OR (answer IS NULL AND substr(question_id, 1, length(:asks)) = :asks)""",

@@ -64,15 +64,13 @@ class Story:
     @cached_property
     def results(self) -> frozenset[str]:
         """The keys that have a saved result, as the events tell."""
-        saved = {
-            f"{self.run_id}:{event.action}"
-            for event in self.events
-            if event.event_type in ("tool_executed", "tool_reused")
-        }
-        dropped = [
-            str(_told(e).get("key")) for e in self.events if e.event_type == "payload_not_kept"
-        ]
-        return frozenset(saved.difference(dropped))
+        saved: set[str] = set()
+        for event in self.events:  # in order: a result that was dropped may have come again
+            if event.event_type in ("tool_executed", "tool_reused"):
+                saved.add(f"{self.run_id}:{event.action}")
+            elif event.event_type == "payload_not_kept":
+                saved.discard(str(_told(event).get("key")))
+        return frozenset(saved)
 
     def next_after(self, version: int) -> str | None:
         """Return the action that was next after a version; None after the last.

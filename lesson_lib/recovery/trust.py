@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
 from lesson_lib.checkpoints import schema
 from lesson_lib.checkpoints.archive import UNREADABLE, Kept, read_kept
 from lesson_lib.checkpoints.codec import StoredCheckpoint, digest
-from lesson_lib.errors import CheckpointError, LessonError
+from lesson_lib.errors import CheckpointError, LessonError, StorageError
 from lesson_lib.model import RunState
 from lesson_lib.recovery.story import Story, check_siblings
 from lesson_lib.stores.sqlite import AgentConnection
+from lesson_lib.stores.sqlite.connection import is_locked
 
 IN_INDEX = """SELECT checkpoint_id, run_id, version, sha256 FROM run_checkpoints
     INDEXED BY sqlite_autoindex_run_checkpoints_1 WHERE run_id = ?"""
 IN_ROWS = """SELECT checkpoint_id, run_id, version, schema_version, compression, body, sha256
     FROM run_checkpoints NOT INDEXED WHERE run_id = ?"""
+# A save that did not find a row has put it there once more, and an index holds one of them.
+TWINS = """DELETE FROM run_checkpoints WHERE checkpoint_id IN (
+    SELECT later.checkpoint_id FROM run_checkpoints AS later NOT INDEXED
+    JOIN run_checkpoints AS first NOT INDEXED USING (run_id, version, sha256, body)
+    WHERE first.checkpoint_id < later.checkpoint_id)"""
 
 
 @dataclass(frozen=True)
@@ -69,18 +74,36 @@ def mend_index(connection: AgentConnection, run_id: str) -> tuple[Refused, ...]:
 
     Returns:
         The versions of such rows. They are judged by their bytes, as all others are.
+
+    Raises:
+        StorageError: Another process has the file locked.
     """
-    mended = []
-    with suppress(LessonError, sqlite3.Error, MemoryError):  # what it finds will be judged
+    try:
+        missing = _not_in_index(connection, run_id)
+        if missing:
+            with connection:
+                connection.execute(TWINS)
+                connection.execute("REINDEX run_checkpoints")
+    except (LessonError, sqlite3.Error, MemoryError) as error:
+        if isinstance(error, StorageError) and is_locked(error):
+            raise
+        return ()  # what cannot be mended will be judged
+    return tuple(Refused(version, "the index had its row otherwise") for version in missing)
+
+
+def _not_in_index(connection: AgentConnection, run_id: str) -> list[int]:
+    connection.execute("BEGIN")  # one look: nobody saves between the two
+    try:
         found = {tuple(row) for row in connection.execute(IN_INDEX, (run_id,)).fetchall()}
-        for place, *values in connection.execute(IN_ROWS, (run_id,)).fetchall():
-            row = StoredCheckpoint(*values)
-            is_there = (place, run_id, row.version, row.sha256) in found
-            if not is_there and digest(row) == row.sha256:
-                mended.append(Refused(row.version, "the index had its row otherwise"))
-        if mended:
-            connection.execute("REINDEX run_checkpoints")
-    return tuple(mended)
+        rows = connection.execute(IN_ROWS, (run_id,)).fetchall()
+    finally:
+        connection.execute("ROLLBACK")
+    stored = {place: StoredCheckpoint(*values) for place, *values in rows}
+    return [
+        row.version
+        for place, row in stored.items()
+        if (place, run_id, row.version, row.sha256) not in found and digest(row) == row.sha256
+    ]
 
 
 def unreadable(connection: AgentConnection, run_id: str) -> frozenset[int]:
