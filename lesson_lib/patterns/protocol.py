@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from lesson_lib.agent import ACTIONS, run_id_for
+from lesson_lib.checkpoints.archive import following
 from lesson_lib.errors import UnknownRunError
 from lesson_lib.json_text import JSONObject, JSONValue, to_json
 from lesson_lib.model import RunState
@@ -74,13 +75,7 @@ def call_once(
 
 def after(state: RunState, step: Step) -> RunState:
     """Return the state that a step leads to."""
-    return replace(
-        state,
-        status="completed" if step.next_action is None else "running",
-        next_action=step.next_action,
-        context_json=to_json(merge(state.context, step.found), "context"),
-        version=state.version + 1,
-    )
+    return following(state, step.next_action, merge(state.context, step.found))
 
 
 def load_or_start(pattern: Pattern, ticket: Ticket) -> RunState:

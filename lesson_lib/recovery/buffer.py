@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from lesson_lib.checkpoints.archive import keep, save_kept
+from lesson_lib.checkpoints.archive import following, keep, save_kept
 from lesson_lib.checkpoints.codec import encode
 from lesson_lib.errors import (
     CheckpointConflictError,
@@ -112,13 +112,7 @@ class Buffer:
                 f"a later state of {state.run_id} than version {state.version} waits already: go"
                 " on from the one that was returned last"
             )
-        new = replace(
-            state,
-            status="completed" if next_action is None else "running",
-            next_action=next_action,
-            context_json=to_json(dict(context), "context"),
-            version=state.version + 1,
-        )
+        new = following(state, next_action, context)
         encode(new)  # what the store would refuse later is refused now
         with suppress(StorageError):  # nobody can look now
             _require_run(connection, state.run_id)
