@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import closing
 from importlib import import_module
@@ -10,12 +9,13 @@ from pathlib import Path
 
 import outputs
 import pytest
+from forked_cells import outputs_of
 from mutations import Mutation
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell
-from notebook_runner import output_text, printed, steps
+from notebook_runner import output_text
 from strict_nbval import compare_outputs
 
+pytestmark = pytest.mark.prove
 
 # A lesson, and a guard that one of its cells notices the loss of.
 MUTATIONS = [
@@ -30,24 +30,13 @@ def noticing_cell(lesson: Path, shown: str, package: Path, folder: Path) -> str 
 
     A cell that prints the guard's own source code, `shown`, notices nothing by that.
     """
-    notebook = outputs.read(lesson)
-    stored = {
-        cell.id: cell.outputs
-        for cell in notebook.cells
-        if cell.cell_type == "code" and not (shown and shows(cell.outputs, shown))
-    }
-    probe = new_code_cell("import lesson_lib\nprint(lesson_lib.__file__)", id="which-package")
-    notebook.cells.insert(0, probe)
     folder.mkdir()
-    inherited = os.environ.get("PYTHONPATH", "")
-    search_path = os.pathsep.join(filter(None, (str(package.parent), inherited)))
-    environment = {"PYTHONPATH": search_path, "TMPDIR": str(folder)}
-    with closing(steps(notebook, folder, environment)) as run:
-        assert printed(next(run).cell.outputs) == f"{package / '__init__.py'}\n"
-        for step in run:
-            made = step.cell.get("outputs", [])
-            if step.cell.id in stored and compare_outputs(stored[step.cell.id], made):
-                return str(step.cell.id)
+    with closing(outputs_of(outputs.read(lesson), folder, package)) as run:
+        for cell, made in run:
+            if shown and shows(cell.outputs, shown):
+                continue
+            if compare_outputs(cell.outputs, made):
+                return str(cell.id)
     return None
 
 
