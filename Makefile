@@ -9,7 +9,7 @@ RECIPE = { echo '$(PYTHON)'; cat requirements.txt pyproject.toml; }
 INTACT = $(VENV_PYTHON) -I -c 'import os, sys, lesson_lib; \
     sys.exit(not os.path.samefile(lesson_lib.__path__[0], "lesson_lib"))' 2>/dev/null
 
-.PHONY: help lab test outputs slides bench lint stale
+.PHONY: help lab test prove outputs slides bench lint counts stale
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /make \1	/p' Makefile
@@ -17,8 +17,11 @@ help:  ## show this list
 lab: .venv/recipe  ## open JupyterLab on the lessons
 	$(VENV_PYTHON) -m jupyterlab --allow-root notebooks/index.ipynb
 
-test: .venv/recipe  ## run all tests
-	$(VENV_PYTHON) -m pytest
+test: .venv/recipe  ## run the tests that tell right from wrong
+	$(VENV_PYTHON) -m pytest -m "not prove"
+
+prove: .venv/recipe  ## run the tests that search far: every crash, every mutation, a browser
+	$(VENV_PYTHON) -m pytest -m prove
 
 outputs: .venv/recipe  ## run all notebooks and store what they print
 	$(VENV_PYTHON) tools/outputs.py
@@ -29,10 +32,14 @@ slides: .venv/recipe  ## turn the lessons into slides
 bench: .venv/recipe  ## measure what durability costs
 	$(VENV_PYTHON) tools/bench.py
 
-lint: .venv/recipe  ## check style and types
+lint: .venv/recipe  ## check style, types and layers
 	$(VENV_PYTHON) -m ruff check
 	$(VENV_PYTHON) -m ruff format --check
 	$(VENV_PYTHON) -m mypy
+	.venv/bin/lint-imports --no-cache --no-logo
+
+counts: .venv/recipe  ## count the lines of each part and the tests of each suite
+	$(VENV_PYTHON) tools/counts.py
 
 .venv/recipe: $(shell $(RECIPE) | cmp -s - .venv/recipe && $(INTACT) || echo stale)
 	@for python in $(PYTHON); do \

@@ -1,227 +1,203 @@
-"""The agent: four actions, one checkpoint after each; plain Python chooses the next."""
+"""The agent: its actions are data, one checkpoint follows each, and no line knows the store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lesson_lib.context_schema import ContextSchema
 from lesson_lib.errors import (
     CorruptStateError,
+    InvalidStateError,
     RunCompletedError,
+    RunExistsError,
     SimulatedCrash,
     UnknownActionError,
     UnknownRunError,
 )
 from lesson_lib.json_text import JSONObject, JSONValue
-from lesson_lib.model import RunState, ToolResult
-from lesson_lib.stores.sqlite import (
-    AgentConnection,
-    execute_once,
-    load_state,
-    record_event,
-    save_checkpoint,
-    start_run,
-)
-from lesson_lib.tickets import Ticket, Tools, classify, runbook_code
+from lesson_lib.model import RunState, Step, ToolCall
+from lesson_lib.store import StateStore
+
+type Context = Mapping[str, Any]
+type Passing = Callable[[str], None]
 
 
 class CallTool(Protocol):
-    """Calls a tool of this run through `execute_once` and returns its value."""
+    """Calls a tool of this run, once for its key, and returns its value."""
 
-    def __call__(self, tool_name: str, **tool_input: JSONValue) -> JSONValue:
-        """Call the tool with these arguments."""
+    def __call__(self, tool_name: str, label: str = "", /, **tool_input: JSONValue) -> JSONValue:
+        """Call the tool with these arguments.
 
-
-def classify_priority(context: Mapping[str, Any], call_tool: CallTool) -> JSONObject:
-    """Apply the priority rule to the ticket."""
-    outage, safety = (_need(context, "ticket", n) for n in ("outage_minutes", "safety_impact"))
-    if type(outage) is not int or type(safety) is not bool:
-        raise CorruptStateError("the ticket of the context has values of the wrong type")
-    return {"priority": classify(outage, safety)}
+        The key is `run-T104:lookup_runbook`. A second call of one tool in a run is another
+        intention, and needs a label: `run-T104:lookup_runbook:again`.
+        """
 
 
-def lookup_runbook(context: Mapping[str, Any], call_tool: CallTool) -> JSONObject:
-    """Look up the step to take for this area and priority."""
-    code = runbook_code(_need(context, "ticket", "area"), _need(context, "priority"))
-    return {"runbook": call_tool("lookup_runbook", code=code)}
-
-
-def draft_reply(context: Mapping[str, Any], call_tool: CallTool) -> JSONObject:
-    """Draft the reply from the priority and the runbook's step."""
-    priority, step = _need(context, "priority"), _need(context, "runbook", "step")
-    return {"draft": call_tool("draft_reply", priority=priority, step=step)}
-
-
-def finish(context: Mapping[str, Any], call_tool: CallTool) -> JSONObject:
-    """Make the draft the final reply."""
-    return {"reply": _need(context, "draft")}
-
-
-ACTIONS = {
-    "classify_priority": (classify_priority, "lookup_runbook"),
-    "lookup_runbook": (lookup_runbook, "draft_reply"),
-    "draft_reply": (draft_reply, "finish"),
-    "finish": (finish, None),
-}
-
-
-def run_id_for(ticket_id: str) -> str:
-    """Return the id of a ticket's run, such as `run-T104`."""
-    return f"run-{ticket_id}"
-
-
-def start(connection: AgentConnection, ticket: Ticket, session: str) -> RunState:
-    """Start the run of a ticket. Its context holds what the agent needs to know, no more."""
-    return start_run(
-        connection,
-        run_id=run_id_for(ticket.ticket_id),
-        ticket_id=ticket.ticket_id,
-        session=session,
-        first_action="classify_priority",
-        context={
-            "ticket": {
-                "area": ticket.area,
-                "issue": ticket.issue,
-                "outage_minutes": ticket.outage_minutes,
-                "safety_impact": ticket.safety_impact,
-            }
-        },
-    )
-
-
-def resume(connection: AgentConnection, run_id: str, session: str) -> RunState:
-    """Load the checkpoint of an unfinished run and record that a new session goes on with it.
-
-    Raises:
-        UnknownRunError: There is no such run.
-        CorruptStateError: Its stored state cannot be trusted.
-        RunCompletedError: It is finished. No event was recorded.
-    """
-    with connection:
-        state = load_state(connection, run_id)
-        state.require_unfinished()
-        record_event(
-            connection,
-            run_id=run_id,
-            session=session,
-            event_type="run_resumed",
-            action="resume",
-            detail={"version": state.version},
-        )
-    return state
-
-
-def resume_or_start(connection: AgentConnection, ticket: Ticket, session: str) -> RunState:
-    """Resume the run of a ticket, start it where there is none, or load it when it is finished."""
-    run_id = run_id_for(ticket.ticket_id)
-    try:
-        return resume(connection, run_id, session)
-    except UnknownRunError:
-        return start(connection, ticket, session)
-    except RunCompletedError:  # an earlier session died after its last checkpoint
-        return load_state(connection, run_id)
-
-
-def run_next_action(
-    connection: AgentConnection,
-    state: RunState,
-    session: str,
-    tools: Tools,
-    *,
-    crash_after_tool: bool = False,
-    passing: Callable[[str], None] = lambda point: None,
-    save: Callable[..., RunState] | None = None,
-    execute: Callable[..., ToolResult] | None = None,
-) -> RunState:
-    """Perform the next action of a run and save a checkpoint; return the new state.
+@dataclass(frozen=True)
+class Action:
+    """Something an agent can do.
 
     Args:
-        connection: An open connection, outside of a transaction.
-        state: The run's state as this process loaded or saved it last.
-        session: Which process life does this.
-        tools: The tools to call.
-        crash_after_tool: Raise `SimulatedCrash` after the action's tool result is saved and
-            before the checkpoint is.
-        passing: Called with the name of each crash point the action comes to, such as
-            `lookup_runbook:before_checkpoint`.
-        save: What saves the checkpoint, with the arguments of `save_checkpoint`, the default.
-        execute: What calls a tool, with the arguments of `execute_once`, the default.
-
-    Raises:
-        RunCompletedError: The run is finished.
-        UnknownActionError: The checkpoint names an action this agent does not have.
-        CorruptStateError: The context lacks what the action needs.
-        SimulatedCrash: On demand.
-        StaleVersionError: Another worker saved a checkpoint meanwhile.
+        perform: Gets the context and `call_tool`; returns what it found, by name. It may return a
+            whole `Step`, to choose what comes next or what rides with the checkpoint; or None:
+            nothing can be done now, the run waits.
+        makes: The field of the context that it adds.
+        event: The name of its event in a log of events (`patterns`).
+        next_action: The action to do next; None completes the run.
+        because: Says what the step rests on, from the context before it.
     """
-    state.require_unfinished()
-    action = str(state.next_action)
-    if action not in ACTIONS:
-        raise UnknownActionError(
-            f"{state.run_id} wants to do {action!r}, this agent knows {', '.join(ACTIONS)}"
-        )
-    perform, next_action = ACTIONS[action]
 
-    def call_tool(tool_name: str, **tool_input: JSONValue) -> JSONValue:
-        key = f"{state.run_id}:{tool_name}"
-
-        def function() -> JSONValue:
-            value = getattr(tools, tool_name)(key, **tool_input)
-            passing(f"{action}:tool_ran")
-            return value
-
-        return (execute or execute_once)(
-            connection,
-            function,
-            run_id=state.run_id,
-            session=session,
-            key=key,
-            tool_name=tool_name,
-            tool_input=tool_input,
-        ).value
-
-    passing(f"{action}:begin")
-    try:
-        found = perform(state.context, call_tool)
-    except CorruptStateError as error:
-        raise CorruptStateError(f"{action} of {state.run_id}: {error}. Restore a backup") from error
-    passing(f"{action}:before_checkpoint")
-    if crash_after_tool:
-        raise SimulatedCrash(f"the process died after {action} and before its checkpoint")
-    saved = (save or save_checkpoint)(
-        connection,
-        state,
-        session=session,
-        action=action,
-        next_action=next_action,
-        context=state.context | found,
-    )
-    passing(f"{action}:checkpoint_saved")
-    return saved
+    perform: Callable[[Context, CallTool], JSONObject | Step | None]
+    makes: str
+    event: str
+    next_action: str | None
+    because: Callable[[Context], str] = lambda context: ""
 
 
-def run_to_end(
-    connection: AgentConnection,
-    state: RunState,
-    session: str,
-    tools: Tools,
-    *,
-    passing: Callable[[str], None] = lambda point: None,
-    save: Callable[..., RunState] | None = None,
-    execute: Callable[..., ToolResult] | None = None,
-) -> RunState:
-    """Perform actions until the run is completed; return its last state."""
-    while state.status != "completed":
-        state = run_next_action(
-            connection, state, session, tools, passing=passing, save=save, execute=execute
-        )
-    return state
+@dataclass(frozen=True)
+class Agent:
+    """An agent. The first of its actions is the first that a run does.
+
+    Args:
+        actions: The actions by name, in the order of an undisturbed run.
+        begin: Returns the state that the run of an id begins with, from what is durable elsewhere.
+        schema: What its contexts look like, today and in older versions.
+    """
+
+    actions: Mapping[str, Action]
+    begin: Callable[[str], RunState]
+    schema: ContextSchema
+
+    def start(self, store: StateStore, run_id: str) -> RunState:
+        """Start the run of this id.
+
+        Raises:
+            RunExistsError: It was started before: resume it.
+            InvalidStateError: The agent knows this run by another id.
+        """
+        state = self.begin(run_id)
+        if state.run_id != run_id:
+            raise InvalidStateError(f"{run_id} is known as {state.run_id}: ask for that one")
+        return store.start_run(state)
+
+    def resume(self, store: StateStore, run_id: str) -> RunState:
+        """Load the checkpoint of an unfinished run and record that this session goes on with it.
+
+        A session that saves at the same moment leaves this one with a stale state, as at any other
+        time: its next save is refused.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            CorruptStateError: Its stored state cannot be trusted.
+            RunCompletedError: It is finished. No event was recorded.
+        """
+        state = store.load_state(run_id)
+        state.require_unfinished()
+        store.record_event(run_id, "run_resumed", "resume", {"version": state.version})
+        return state
+
+    def resume_or_start(self, store: StateStore, run_id: str) -> RunState:
+        """Resume a run, start it where there is none, or load it when it is finished."""
+        try:
+            return self.resume(store, run_id)
+        except UnknownRunError:
+            with suppress(RunExistsError):  # another process may have been faster
+                return self.start(store, run_id)
+            return self.resume(store, run_id)
+        except RunCompletedError:  # an earlier session died after its last checkpoint
+            return store.load_state(run_id)
+
+    def run_next_action(
+        self,
+        store: StateStore,
+        state: RunState,
+        tools: object,
+        *,
+        crash_after_tool: bool = False,
+        passing: Passing = lambda point: None,
+    ) -> RunState:
+        """Perform the next action of a run and save a checkpoint; return the new state.
+
+        Args:
+            store: What keeps the run.
+            state: The run's state as this process loaded or saved it last.
+            tools: Has a method for each tool, which takes the key and the tool's input.
+            crash_after_tool: Raise `SimulatedCrash` after the action's tool result is saved and
+                before the checkpoint is.
+            passing: Called with the name of each crash point the action comes to, such as
+                `lookup_runbook:before_checkpoint`.
+
+        Returns:
+            The new state; `state` itself while the run waits.
+
+        Raises:
+            RunCompletedError: The run is finished.
+            UnknownActionError: The checkpoint names an action this agent does not have, or the
+                action leads to one: nothing was saved.
+            CorruptStateError: The context lacks what the action needs.
+            SimulatedCrash: On demand.
+            StaleVersionError: Another worker saved a checkpoint meanwhile.
+        """
+        state.require_unfinished()
+        name = str(state.next_action)
+        self._require_known(name, f"{state.run_id} wants to do")
+        action = self.actions[name]
+
+        def call_tool(tool_name: str, label: str = "", /, **tool_input: JSONValue) -> JSONValue:
+            key = tool_key(state.run_id, tool_name, label)
+
+            def function() -> JSONValue:
+                value = getattr(tools, tool_name)(key, **tool_input)
+                passing(f"{name}:tool_ran")
+                return value
+
+            call = ToolCall(state.run_id, key, tool_name, tool_input, function)
+            return store.execute_once(call).value
+
+        passing(f"{name}:begin")
+        try:
+            done = action.perform(state.context, call_tool)
+        except CorruptStateError as error:
+            raise CorruptStateError(
+                f"{name} of {state.run_id}: {error}. Restore a backup"
+            ) from error
+        if done is None:
+            return state
+        if not isinstance(done, Step):
+            done = Step(name, done, action.next_action, action.because(state.context))
+        self._require_known(done.next_action, f"{name} of {state.run_id} leads to")
+        passing(f"{name}:before_checkpoint")
+        if crash_after_tool:
+            raise SimulatedCrash(f"the process died after {name} and before its checkpoint")
+        saved = store.save_checkpoint(state, done)
+        passing(f"{name}:checkpoint_saved")
+        return saved
+
+    def run_to_end(
+        self,
+        store: StateStore,
+        state: RunState,
+        tools: object,
+        *,
+        passing: Passing = lambda point: None,
+    ) -> RunState:
+        """Perform actions until the run is completed, or waits; return its last state."""
+        while state.status != "completed":
+            before, state = state, self.run_next_action(store, state, tools, passing=passing)
+            if state is before:
+                break
+        return state
+
+    def _require_known(self, action: str | None, what: str) -> None:
+        if action is not None and action not in self.actions:
+            raise UnknownActionError(
+                f"{what} {action!r}, this agent knows {', '.join(self.actions)}"
+            )
 
 
-def _need(context: Mapping[str, Any], *path: str) -> Any:
-    value: Any = context
-    for name in path:
-        if not isinstance(value, Mapping) or name not in value:
-            raise CorruptStateError(f"the context lacks {'.'.join(path)}")
-        value = value[name]
-    return value
+def tool_key(run_id: str, tool_name: str, label: str = "") -> str:
+    """Return the idempotency key of a tool call; see `CallTool`."""
+    return ":".join(filter(None, (run_id, tool_name, label)))

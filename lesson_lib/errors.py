@@ -26,7 +26,7 @@ class SchemaVersionError(StorageError):
 
 
 class TransactionError(LessonError):
-    """A call was made inside a transaction that must be outside of one, or the other way round."""
+    """A connection was used as it must not be: in or out of a transaction, or after a fork."""
 
 
 class JSONValueError(LessonError, ValueError):
@@ -38,7 +38,7 @@ class InvalidStateError(LessonError):
 
 
 class UnknownRunError(LessonError):
-    """The database holds no run of this id."""
+    """The store holds no run of this id."""
 
 
 class RunExistsError(LessonError):
@@ -50,7 +50,7 @@ class RunCompletedError(LessonError):
 
 
 class UnknownActionError(LessonError):
-    """The checkpoint names an action that this agent does not have."""
+    """A checkpoint or a step names an action that this agent does not have."""
 
 
 class StaleVersionError(LessonError):
@@ -89,7 +89,7 @@ class NotKeptError(LessonError):
     """What was asked for about a run's past is not stored in this way of keeping runs."""
 
 
-class ReplayError(LessonError):
+class ReplayError(CorruptStateError):
     """The events of a run do not lead to a state, or a replay looks at more than the events."""
 
 

@@ -29,8 +29,8 @@ def to_json(value: object, name: str = "value") -> str:
     Raises:
         JSONValueError: Something in `value` would not survive the round trip.
     """
-    _check(value, name, 0)
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True)
+    checked = _checked(value, name, 0)
+    return json.dumps(checked, ensure_ascii=False, allow_nan=False, sort_keys=True)
 
 
 def from_json(text: str) -> JSONValue:
@@ -38,7 +38,8 @@ def from_json(text: str) -> JSONValue:
 
     Raises:
         ValueError: `text` is not JSON as RFC 8259 has it (NaN is not), or holds a number that
-            no float can hold, or is nested too deep.
+            no float can hold, or is nested too deep, or an object names something twice: the one
+            who wrote it and the one who reads it might take different values.
     """
 
     def refuse(word: str) -> float:
@@ -47,19 +48,26 @@ def from_json(text: str) -> JSONValue:
     def finite(digits: str) -> float:
         return float(digits) if math.isfinite(float(digits)) else refuse(digits)
 
+    def once(pairs: list[tuple[str, JSONValue]]) -> JSONObject:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("an object names something twice")
+        return found
+
     try:
-        return json.loads(text, parse_constant=refuse, parse_float=finite)
+        return json.loads(text, parse_constant=refuse, parse_float=finite, object_pairs_hook=once)
     except RecursionError:
         raise ValueError("the value is nested too deep") from None
 
 
-def _check(value: Any, path: str, depth: int) -> None:
+def _checked(value: Any, path: str, depth: int) -> Any:
+    """Return a copy of a value that JSON can hold: another thread may change the value itself."""
     # Exact types: a subclass (numpy.float64, an Enum) would come back as its plain base.
     kind = type(value)
     if depth > DEEPEST:
         raise JSONValueError(f"{path[:80]}… is nested deeper than {DEEPEST} levels: flatten it")
     if value is None or kind is bool:
-        return
+        return value
     if kind is str:
         _check_text(value, path)
     elif kind is int:
@@ -69,22 +77,24 @@ def _check(value: Any, path: str, depth: int) -> None:
         if not math.isfinite(value):
             raise JSONValueError(f"{path} is {value}, which JSON cannot hold: use null")
     elif kind is list:
-        for index, item in enumerate(value):
-            _check(item, f"{path}[{index}]", depth + 1)
+        return [_checked(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value.copy())]
     elif kind is dict:
-        for key, item in value.items():
+        copy = value.copy()
+        for key in copy:
             if type(key) is not str:
                 raise JSONValueError(
                     f"{path} has the key {key!r} of type {type(key).__name__}, and JSON would"
                     f" turn it into text: use str({key!r})"
                 )
             _check_text(key, f"{path} key")
-            _check(item, f"{path}.{key}", depth + 1)
+            copy[key] = _checked(copy[key], f"{path}.{key}", depth + 1)
+        return copy
     else:
         raise JSONValueError(
             f"{path} is a {kind.__name__}, which does not come back from JSON as it was:"
             " convert it to text, a number, a list or a dict first"
         )
+    return value
 
 
 def _check_text(text: str, path: str) -> None:

@@ -1,12 +1,17 @@
-"""What is known of a run: its state, its events, its tool results."""
+"""What is known of a run: its state, the step to the next one, its events, its tool calls."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
 
 from lesson_lib.errors import InvalidStateError, RunCompletedError
-from lesson_lib.json_text import JSONObject, JSONValue, from_json
+from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
+
+if TYPE_CHECKING:
+    from lesson_lib.store import Rider
 
 STATUSES = ("running", "completed")
 
@@ -55,6 +60,45 @@ class RunState:
         if not is_object:
             raise InvalidStateError(f"the context of {self.run_id} is not a JSON object")
 
+    @classmethod
+    def begin(
+        cls, run_id: str, ticket_id: str, first_action: str, context: Mapping[str, JSONValue]
+    ) -> Self:
+        """Return the state that a run begins with, version 0.
+
+        Raises:
+            InvalidStateError: A name is no usable text.
+            JSONValueError: The context would not survive the round trip.
+        """
+        context_json = to_json(dict(context), "context")
+        return cls(run_id, ticket_id, "running", first_action, context_json, version=0)
+
+    def after(self, step: Step) -> Self:
+        """Return the state that a step leads to, one version on. This one never changes.
+
+        Raises:
+            RunCompletedError: The run is finished: nothing comes after it.
+            InvalidStateError: What is to grow is no list, or is replaced by the same step.
+            JSONValueError: What the step found would not survive the round trip.
+        """
+        self.require_unfinished()
+        context, grown = self.context, {}
+        for name, more in step.appended.items():
+            before = context.get(name, [])
+            if type(before) is not list or type(more) not in (list, tuple) or name in step.found:
+                raise InvalidStateError(
+                    f"{name} cannot grow by {more!r:.40}: both must be lists, and the step must not"
+                    " find it as well"
+                )
+            grown[name] = [*before, *more]
+        return replace(
+            self,
+            status="completed" if step.next_action is None else "running",
+            next_action=step.next_action,
+            context_json=to_json({**context, **step.found, **grown}, "context"),
+            version=self.version + 1,
+        )
+
     def require_unfinished(self) -> None:
         """Do nothing for a run that has a next action.
 
@@ -75,6 +119,27 @@ class RunState:
 
 
 @dataclass(frozen=True)
+class Step:
+    """What an action did: its name, what it found, and what comes next.
+
+    Args:
+        action: The action that was completed.
+        found: What it adds to the context, or replaces there, by name.
+        next_action: The action to do next; None completes the run.
+        because: What the step rests on, in words.
+        appended: Lists of the context that grow, each with its new items.
+        riders: What must be true together with this checkpoint.
+    """
+
+    action: str
+    found: JSONObject
+    next_action: str | None
+    because: str = ""
+    appended: Mapping[str, Sequence[JSONValue]] = field(default_factory=dict)
+    riders: tuple[Rider, ...] = ()
+
+
+@dataclass(frozen=True)
 class Event:
     """One row of `agent_events`: something that happened, at its place in the run's order.
 
@@ -88,6 +153,25 @@ class Event:
     action: str
     detail: str
     created_at_utc: str
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call that is about to be made.
+
+    Args:
+        run_id: The run that asks; it must exist.
+        key: The idempotency key: the same for every repeat of the same intended call.
+        tool_name: The tool's name.
+        tool_input: The tool's arguments, a JSON value.
+        function: The call itself, without arguments; it returns a JSON value.
+    """
+
+    run_id: str
+    key: str
+    tool_name: str
+    tool_input: JSONValue
+    function: Callable[[], JSONValue]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lesson_lib.checkpoints import schema
+from lesson_lib.tickets.checkpoint_schema import TICKET_SCHEMA
 
 TICKET = {"area": "sorting", "issue": "stopped", "outage_minutes": 45, "safety_impact": False}
 
@@ -37,7 +37,9 @@ runbooks = st.fixed_dictionaries({"code": texts, "audience": texts, "step": text
 fitting = st.fixed_dictionaries(
     {"ticket": tickets},
     optional={"runbook": runbooks}
-    | {n: OF_TYPE[t] for n, t in schema.FIELDS.items() if n not in ("ticket", "runbook")},
+    | {n: OF_TYPE[t] for n, t in TICKET_SCHEMA.fields.items() if n not in ("ticket", "runbook")},
 )
-fields = texts | st.sampled_from([*schema.FIELDS, "area", "safety", "prompt", "runbook_step"])
+fields = texts | st.sampled_from(
+    [*TICKET_SCHEMA.fields, "area", "safety", "prompt", "runbook_step"]
+)
 contexts = fitting | st.dictionaries(fields, values | tickets | runbooks, max_size=6)

@@ -10,7 +10,7 @@ import pytest
 from store_parts import new_database
 
 from lesson_lib.ledger import Ledger
-from lesson_lib.stores.sqlite import AgentConnection, connect
+from lesson_lib.sqlite import AgentConnection, connect
 from lesson_lib.tickets import Tools, read_runbooks
 
 

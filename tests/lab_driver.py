@@ -11,16 +11,15 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import outputs
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
-from playwright.sync_api import TimeoutError as Late
 
-WAIT = 60
+WAIT = 600  # for what never comes: a machine may be slow
 VIEW = ViewportSize(width=1280, height=720)
 SETTINGS = {
     # A cell that is out of sight would not be in the page at all.
@@ -37,13 +36,14 @@ OPENED = f"""name => {{
     return tab?.innerText.trim() === name && document.querySelector('{NOTEBOOK} .jp-Cell')
         && /\\| Idle/.test(bar?.innerText);
 }}"""
-# Without outputs before the run, a number is new; after an error the rest of the cells has none.
+# Without numbers before the run, one is new; after an error the rest of the cells waits no more.
 DONE = f"""() => {{
     const panel = document.querySelector('{NOTEBOOK}');
     const prompts = [...panel.querySelectorAll('.jp-CodeCell .jp-InputPrompt')];
+    const texts = prompts.map(prompt => prompt.textContent.trim());
     const idle = panel.querySelector('.jp-Notebook-ExecutionIndicator').dataset.status === 'idle';
-    const all = prompts.every(prompt => /^\\[\\d+\\]:$/.test(prompt.textContent.trim()));
-    return idle && (all || panel.querySelector('[data-mime-type="application/vnd.jupyter.error"]'));
+    const drawn = [...panel.querySelectorAll('img')].every(image => image.complete);
+    return idle && drawn && texts.some(text => /\\d/.test(text)) && !texts.includes('[*]:');
 }}"""
 READ = f"""() => [...document.querySelectorAll('{NOTEBOOK} .jp-Cell')].map(cell => ({{
     prompt: cell.querySelector('.jp-InputPrompt')?.textContent.trim() ?? '',
@@ -93,9 +93,7 @@ class Visit:
         self.choose("Edit", "Clear Outputs of All Cells")
         self.choose("Run", "Restart Kernel and Run All Cells…")
         self.page.click(".jp-Dialog .jp-mod-accept")
-        # A cell that never ran shows no number, which says more than the time that was waited.
-        with suppress(Late):
-            self.page.wait_for_function(DONE)
+        self.page.wait_for_function(DONE)
 
     def cells(self) -> list[dict[str, Any]]:
         """Return what each cell shows."""

@@ -304,7 +304,7 @@ def pictures_in_words(page: Page) -> Iterator[str]:
             data = output.get("data", {})
             for mime in data:
                 if mime.startswith("image/"):
-                    yield f"cell {cell.id} shows {mime} without words: use lesson_lib.show.Picture"
+                    yield f"cell {cell.id} shows {mime} without words: use labs.kit.drawing.Picture"
             yield from _html_breaches(cell.id, data.get("text/html", ""))
 
 

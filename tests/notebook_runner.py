@@ -1,203 +1,26 @@
-"""Run a notebook cell by cell, and hold its prose against its results."""
+"""Run a notebook in a kernel of its own."""
 
 from __future__ import annotations
 
-import ast
-import copy
-import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
-from nbclient import NotebookClient
-from nbclient.util import run_sync
 from nbformat import NotebookNode
 from outputs import kernel_client, kernel_environment, read
 
-COMMENT = re.compile(r"<!--(.*?)-->", re.DOTALL)
-CHECK = re.compile(r"\s*check:\s*(.+?)\s*", re.DOTALL)
 
-
-@dataclass(frozen=True)
-class Step:
-    """A cell that was run: the cell with its new outputs, and its claims that do not hold."""
-
-    cell: NotebookNode
-    failed_claims: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Result:
-    """A notebook that was run: the outputs of each code cell by its id, the claims that failed."""
-
-    outputs: dict[str, list[NotebookNode]]
-    failed_claims: tuple[str, ...]
-
-    def text(self, cell_id: str) -> str:
-        """Return what this cell printed."""
-        return printed(self.outputs[cell_id])
-
-
-def run(
-    notebook: Path | NotebookNode, folder: Path, env: Mapping[str, str] | None = None
-) -> Result:
-    """Run all cells in a fresh kernel, failing cells too.
+def run(path: Path, folder: Path, env: dict[str, str]) -> dict[str, list[NotebookNode]]:
+    """Run all cells, failing cells too, and return the outputs of each code cell by its id.
 
     Args:
-        notebook: The notebook, which stays as it is.
+        path: The notebook, which stays as it is.
         folder: The kernel's working directory.
         env: Variables to add to the kernel's environment.
     """
-    with closing(steps(notebook, folder, env)) as taken:
-        done = list(taken)
-    return Result(
-        {step.cell.id: step.cell.outputs for step in done if step.cell.cell_type == "code"},
-        tuple(claim for step in done for claim in step.failed_claims),
-    )
-
-
-def steps(
-    notebook: Path | NotebookNode, folder: Path, env: Mapping[str, str] | None = None
-) -> Generator[Step, None, None]:
-    """Like `run`, but yield each cell when it is done. Closing the iterator ends the kernel."""
-    notebook = read(notebook) if isinstance(notebook, Path) else copy.deepcopy(notebook)
-    client = kernel_client(notebook, folder, allow_errors=True)
-    with client.setup_kernel(env=kernel_environment() | dict(env or {})):
-        try:
-            for index, cell in enumerate(notebook.cells):
-                client.execute_cell(cell, index)
-                yield Step(cell, _failed_claims(client, cell))
-        except GeneratorExit:
-            client.shutdown_kernel = "immediate"  # nobody waits for how it would end
-            raise
-
-
-def evaluated(client: NotebookClient, expressions: list[str]) -> list[str]:
-    """Return what each expression gives in the kernel, as text, and count no execution."""
-    assert client.kc is not None
-    message = client.kc.execute(
-        "", silent=True, user_expressions={str(i): e for i, e in enumerate(expressions)}
-    )
-    reply = run_sync(client.async_wait_for_reply)(message)
-    assert reply is not None, "the kernel died"
-    answers = reply["content"]["user_expressions"]
-    return [
-        answer["data"]["text/plain"]
-        if (answer := answers[str(i)])["status"] == "ok"
-        else f"{answer['ename']}: {answer['evalue']}"
-        for i in range(len(expressions))
-    ]
-
-
-def _failed_claims(client: NotebookClient, cell: NotebookNode) -> tuple[str, ...]:
-    if cell.cell_type != "markdown" or not (expressions := claims(cell.source)):
-        return ()
-    answers = evaluated(client, [f"bool({expression})" for expression in expressions])
-    return tuple(
-        f"cell {cell.id!r} claims {expression}, which gives {answer}"
-        for expression, answer in zip(expressions, answers, strict=True)
-        if answer != "True"
-    )
+    notebook = read(path)
+    kernel_client(notebook, folder, allow_errors=True).execute(env=kernel_environment() | env)
+    return {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
 
 
 def printed(outputs: list[NotebookNode]) -> str:
     """Return the text of the stream outputs."""
     return "".join(output.text for output in outputs if output.output_type == "stream")
-
-
-def output_text(output: NotebookNode) -> str:
-    """Return the plain text of an output."""
-    if output.output_type == "stream":
-        return str(output.text)
-    if output.output_type == "error":
-        return str(output.evalue)
-    return str(output.data.get("text/plain", ""))
-
-
-def claims(source: str) -> list[str]:
-    """Return the expressions of the `<!-- check: … -->` comments of a markdown cell."""
-    found = [CHECK.fullmatch(comment) for comment in COMMENT.findall(source)]
-    return [match[1] for match in found if match]
-
-
-WORDS = re.findall(
-    r"\w+",
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
-    " sixteen seventeen eighteen nineteen twenty",
-)
-NUMBER = rf"(?:\d{{1,3}}(?:,\d{{3}})+|\d+|{'|'.join(WORDS)})"
-SERIES = rf"{NUMBER}(?:\s*(?:,|and|to|\u2013|-)\s*{NUMBER})*"
-# What is no result: other notebooks, time to plan, standards, versions, code, links, list numbers.
-EXEMPT = re.compile(
-    rf"""
-    <!--.*?-->
-    | ^```.*?^```
-    | `[^`]*`
-    | ^\#.*?$
-    | !?\[[^\]]*\]\([^)]*\)
-    | </?\w[^>]*>
-    | ^\s*\d+\.\s
-    | \b(?:lesson|notebook|exercise)s?\s+{SERIES}
-    | \b{SERIES}\s+minutes?\b
-    | \b(?:ISO|RFC|UTF-|SQLite|Python|CC0)\s*[\d.]+
-    | \d+(?:\.\d+)+
-    """,
-    re.VERBOSE | re.MULTILINE | re.DOTALL | re.IGNORECASE,
-)
-LONE_NUMBER = re.compile(rf"(?<![\w.-]){NUMBER}(?![\w-])", re.IGNORECASE)
-
-
-def claim_problems(notebook: NotebookNode) -> list[str]:
-    """Return what is wrong with the claims and the numbers of the prose, without running a cell."""
-    known = _numbers(
-        text
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-        for text in (cell.source, *map(output_text, cell.outputs))
-    )
-    return [
-        f"cell {cell.id!r}: {problem}"
-        for cell in notebook.cells
-        if cell.cell_type == "markdown" and "nav" not in cell.metadata.get("tags", [])
-        for problem in _cell_problems(cell.source, known)
-    ]
-
-
-def _cell_problems(source: str, known: set[int]) -> Iterator[str]:
-    for comment in COMMENT.findall(source):
-        if comment.strip().startswith("check") and not CHECK.fullmatch(comment):
-            yield f"<!--{comment}--> is not written <!-- check: expression -->"
-    shown = _numbers([COMMENT.sub("", source)])
-    checked: set[int] = set()
-    for expression in claims(source):
-        try:
-            nodes = list(ast.walk(ast.parse(expression, mode="eval")))
-        except SyntaxError:
-            yield f"{expression} is no Python expression"
-            continue
-        if not any(isinstance(node, ast.Name) for node in nodes):
-            yield f"{expression} looks at nothing of the notebook"
-        # The place of a value in a row is no claim.
-        slices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
-        places = {inner for place in slices for inner in ast.walk(place)}
-        constants = [node for node in nodes if isinstance(node, ast.Constant)]
-        numbers = {
-            node.value for node in constants if type(node.value) is int and node not in places
-        }
-        for number in sorted(numbers - shown):
-            yield f"{expression} checks {number}, which the text of the cell does not say"
-        checked |= numbers
-    said = _numbers(LONE_NUMBER.findall(EXEMPT.sub(" ", source)))
-    for number in sorted(number for number in said - checked - known if number >= 2):
-        yield f"the text says {number}, which no check of the cell and no code cell holds"
-
-
-def _numbers(texts: Iterable[str]) -> set[int]:
-    """Return the whole numbers that stand in the texts, in digits or as a word up to twenty."""
-    tokens = {
-        token.replace(",", "")
-        for text in texts
-        for token in re.findall(rf"(?<![^\W_]){NUMBER}(?![^\W_])", text.lower())
-    }
-    return {WORDS.index(token) if token in WORDS else int(token) for token in tokens}

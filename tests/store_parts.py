@@ -1,17 +1,15 @@
-"""What the tests of the store share: rows and files as they are on disk, and a second process."""
+"""What the tests of the store share: a new database, and rows and files as they are on disk."""
 
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from lesson_lib.stores.sqlite import connect, create_schema
+from lesson_lib.sqlite import connect, create_schema
 
 type Rows = dict[str, list[tuple[Any, ...]]]
 
@@ -45,41 +43,3 @@ def files(folder: Path) -> dict[str, bytes]:
     Reading a database file past SQLite ends this process's locks on it.
     """
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-class Child:
-    """A Python process that is told a line and answers with one."""
-
-    def __init__(self, code: str, *arguments: object) -> None:
-        """Start the process; it finds the arguments in `sys.argv[1:]`."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
-
-    def tell(self, line: object = "") -> None:
-        """Write a line to the process."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> str:
-        """Wait for the next line of the process; an empty one when it has died."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip("\n")
-
-    def kill(self) -> None:
-        """End the process without any cleanup of its own."""
-        self.process.kill()
-        self.process.communicate()
-
-    def __enter__(self) -> Self:
-        """Return the child itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave no process behind."""
-        self.kill()

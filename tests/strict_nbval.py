@@ -14,7 +14,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from itertools import zip_longest
 from pathlib import Path
@@ -27,6 +27,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import output_from_msg
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, RunningKernel
 from nbval.plugin import IPyNbFile
+from prose import claims
 
 SAVED = {"stream", "display_data", "execute_result", "error"}
 NOT_SAVED = {"clear_output", "update_display_data"}
@@ -157,16 +158,22 @@ class Notebook(IPyNbFile):  # type: ignore[misc]
     """A notebook whose cells run in order in one fresh kernel."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield an item for each code cell and one for what may come after the last."""
+        """Yield an item for each cell that runs or claims, and one for what may come after."""
         self.nb = nbformat.read(self.path, as_version=4)
-        cells = [cell for cell in self.nb.cells if cell.cell_type == "code"]
-        if not cells and self.path.name != WITHOUT_CODE:
+        code = [cell for cell in self.nb.cells if cell.cell_type == "code"]
+        if not code and self.path.name != WITHOUT_CODE:
             raise self.CollectError(f"{self.path} has no code cell, so nothing in it is checked.")
-        for place, cell in enumerate(cells):
+        number = 0
+        for place, cell in enumerate(self.nb.cells):
             name = cell.get("id", f"cell {place}")
-            yield Cell.from_parent(self, name=name, cell=cell, place=place)
-        if cells:
-            yield Ending.from_parent(self, name="after the last cell", place=len(cells))
+            if cell.cell_type == "code":
+                number += 1
+                yield Cell.from_parent(self, name=name, cell=cell, place=place, number=number)
+            elif cell.cell_type == "markdown" and claims(cell.source):
+                yield Claims.from_parent(self, name=name, cell=cell, place=place)
+        if code:
+            place = len(self.nb.cells)
+            yield Ending.from_parent(self, name="after the last cell", place=place)
 
     def setup(self) -> None:
         """Start a kernel of this Python that cannot tell it is under test.
@@ -190,14 +197,10 @@ class Notebook(IPyNbFile):  # type: ignore[misc]
         Raises:
             CellError: The kernel died, the time is up, or there was output that no cell can hold.
         """
-        if not self.kernel.is_alive():
-            raise CellError("was not run: the kernel ended in an earlier cell")
-        request = self.kernel.kc.execute(
-            source, store_history=store_history, allow_stdin=False, stop_on_error=False
-        )
+        request = self._request(source, store_history=store_history)
         outputs: list[NotebookNode] = []
         not_saved: set[str] = set()
-        for message in self._messages():
+        for message in self._messages(self.kernel.kc.get_iopub_msg):
             kind = message["msg_type"]
             if kind in SAVED:  # also what an earlier cell left running has written
                 outputs.append(output_from_msg(message))
@@ -211,13 +214,39 @@ class Notebook(IPyNbFile):  # type: ignore[misc]
             raise CellError(f"sends {not_saved.pop()}, whose effect cannot be compared")
         return outputs
 
-    def _messages(self) -> Iterator[dict[str, Any]]:
+    def evaluate(self, expressions: Sequence[str]) -> list[str]:
+        """Return what each expression gives in the kernel, which counts no run by that.
+
+        Raises:
+            CellError: The kernel died, or the time is up.
+        """
+        named = {str(number): expression for number, expression in enumerate(expressions)}
+        request = self._request("", silent=True, user_expressions=named)
+        messages = self._messages(self.kernel.kc.get_shell_msg)
+        reply = next(said for said in messages if said["parent_header"].get("msg_id") == request)
+        answers = [reply["content"]["user_expressions"][number] for number in named]
+        return [
+            answer["data"]["text/plain"]
+            if answer["status"] == "ok"
+            else f"{answer['ename']}: {answer['evalue']}"
+            for answer in answers
+        ]
+
+    def _request(self, source: str, **options: Any) -> str:
+        if not self.kernel.is_alive():
+            raise CellError("was not run: the kernel ended in an earlier cell")
+        request: str = self.kernel.kc.execute(
+            source, allow_stdin=False, stop_on_error=False, **options
+        )
+        return request
+
+    def _messages(self, get: Callable[..., dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield what the kernel sends, as long as it lives and there is time."""
         limit = self.config.option.nbval_cell_timeout
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             try:
-                yield self.kernel.kc.get_iopub_msg(timeout=0.5)
+                yield get(timeout=0.5)
             except Empty:
                 if not self.kernel.is_alive():
                     self.kernel.stop()
@@ -255,9 +284,10 @@ class _Item(pytest.Item):
 class Cell(_Item):
     """A code cell."""
 
-    def __init__(self, *, cell: NotebookNode, **rest: Any) -> None:
+    def __init__(self, *, cell: NotebookNode, number: int, **rest: Any) -> None:
         super().__init__(**rest)
         self.cell = cell
+        self.number = number
         self.source = cell.source
 
     def check(self) -> None:
@@ -272,11 +302,27 @@ class Cell(_Item):
             raise CellError("has the tag raises-exception and raised none: take the tag away")
         if count is None:
             raise CellError("was saved without having been run: run the notebook and save it")
-        if count != self.place + 1:
-            raise CellError(f"was saved as run {count} and is code cell {self.place + 1}: run all")
+        if count != self.number:
+            raise CellError(f"was saved as run {count} and is code cell {self.number}: run all")
         difference = compare_outputs(self.cell.outputs, outputs)
         if difference:
             raise CellError(f"shows something else than it does: {difference}")
+
+
+class Claims(_Item):
+    """A cell of prose that claims something about the results above it."""
+
+    def __init__(self, *, cell: NotebookNode, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.source = cell.source
+
+    def check(self) -> None:
+        """Evaluate each claim in the kernel, at its place."""
+        expressions = claims(self.source)
+        answers = self.parent.evaluate([f"bool({expression})" for expression in expressions])
+        for expression, answer in zip(expressions, answers, strict=True):
+            if answer != "True":
+                raise CellError(f"claims {expression}, which gives {answer}")
 
 
 class Ending(_Item):

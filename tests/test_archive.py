@@ -2,109 +2,117 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
-from dataclasses import asdict, replace
-from enum import StrEnum
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlite_bytes import Stored, parts
+from sqlite_bytes import parts
 from store_parts import rows
 
-from lesson_lib import agent
-from lesson_lib.checkpoints import archive, goldens
-from lesson_lib.checkpoints.archive import (
-    create_archive,
-    keep,
-    put,
-    read_archive,
-    read_kept,
-    save_kept,
-    write_kept,
-)
-from lesson_lib.checkpoints.codec import decode, encode
+from lesson_lib.checkpoints import archive
+from lesson_lib.checkpoints.archive import Keep, agree, create_archive, put, read_archive, read_kept
+from lesson_lib.checkpoints.codec import StoredCheckpoint, decode, encode
+from lesson_lib.checkpoints.history import Window, create_history, read_history
+from lesson_lib.checkpoints.redaction import Redact, redact
 from lesson_lib.errors import (
     CheckpointConflictError,
     CheckpointError,
     CheckpointSizeError,
     InvalidStateError,
+    LeaseLostError,
     StaleVersionError,
     StorageError,
-    TransactionError,
 )
 from lesson_lib.json_text import to_json
-from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite import (
+from lesson_lib.labs.checkpoint_format import goldens
+from lesson_lib.model import RunState, Step
+from lesson_lib.riders.claims import Claimed, claim_run, create_claims, release
+from lesson_lib.sqlite import (
     AgentConnection,
+    SQLiteStore,
     connect,
-    create_schema,
     delete_run,
     load_state,
-    read_events,
     save_checkpoint,
-    start_run,
+    write_checkpoint,
 )
-from lesson_lib.tickets import Tools, find_ticket, read_tickets
+from lesson_lib.tickets import Tools, ticket_agent
+from lesson_lib.tickets.checkpoint_schema import TICKET_SCHEMA
 
-STEP: dict[str, Any] = {"session": "session-1", "action": "talk", "next_action": "talk"}
+TALK = Step("talk", {}, "talk")
+KEEP = Keep(TICKET_SCHEMA)
 
 
 @pytest.fixture
-def state(connection: AgentConnection) -> RunState:
+def store(connection: AgentConnection) -> SQLiteStore:
     create_archive(connection)
     create_archive(connection)
-    return agent.start(connection, find_ticket(read_tickets(), "T104"), "session-1")
+    return SQLiteStore(connection, "session-1", (KEEP,))
+
+
+@pytest.fixture
+def state(store: SQLiteStore) -> RunState:
+    return ticket_agent.start(store, "run-T104")
 
 
 def versions(connection: AgentConnection) -> list[int]:
-    return [kept.version for kept in read_archive(connection, "run-T104")]
+    return [stored.version for stored in read_archive(connection, "run-T104")]
+
+
+def states(connection: AgentConnection) -> list[RunState | None]:
+    return [kept.state for kept in read_kept(connection, "run-T104", TICKET_SCHEMA)]
+
+
+def encoded(state: RunState, compression: str | None = None) -> StoredCheckpoint:
+    return encode(state, TICKET_SCHEMA, compression)
 
 
 def other_than(state: RunState) -> RunState:
     return replace(state, context_json=to_json(dict(state.context) | {"draft": "another"}))
 
 
-def test_each_save_keeps_the_new_state_and_the_one_before(
-    connection: AgentConnection, state: RunState, tools: Tools
+def test_each_save_keeps_the_new_state_and_the_start_is_version_0(
+    store: SQLiteStore, state: RunState, tools: Tools
 ) -> None:
-    end = agent.run_to_end(connection, state, "session-1", tools, save=save_kept)
-    assert versions(connection) == [4, 3, 2, 1, 0]
-    newest, *_, first = map(decode, read_archive(connection, "run-T104"))
-    assert newest == end == load_state(connection, "run-T104")
+    end = ticket_agent.run_to_end(store, state, tools)
+    assert versions(store.connection) == [4, 3, 2, 1, 0]
+    newest, *_, first = states(store.connection)
+    assert newest == end == load_state(store.connection, "run-T104")
     assert first == state
-    (third,) = read_archive(connection, "run-T104", version=3)
-    assert decode(third).next_action == "finish"
+    (third,) = read_kept(store.connection, "run-T104", TICKET_SCHEMA, version=3)
+    assert third.state is not None
+    assert (third.state.next_action, third.schema_version) == ("finish", 4)
 
 
 @pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"draft": "x" * 1_000_000}, CheckpointSizeError),
-        ({"mood": "calm"}, InvalidStateError),
-    ],
+    ("found", "error"),
+    [({"draft": "x" * 1_000_000}, CheckpointSizeError), ({"mood": "calm"}, InvalidStateError)],
 )
 def test_what_is_refused_changes_no_row_of_any_table(
-    connection: AgentConnection,
+    store: SQLiteStore,
     database: Path,
     state: RunState,
-    change: dict[str, Any],
+    found: dict[str, Any],
     error: type[Exception],
 ) -> None:
     before = rows(database)
     with pytest.raises(error):
-        save_kept(connection, state, context=state.context | change, **STEP)
+        store.save_checkpoint(state, replace(TALK, found=found))
+    assert rows(database) == before
+    new = RunState.begin("run-T1", "T1", "talk", state.context | found)
+    with pytest.raises(error):
+        store.start_run(new)
     assert rows(database) == before
 
 
 def test_a_failure_while_it_keeps_changes_no_row_of_any_table(
-    connection: AgentConnection,
-    database: Path,
-    state: RunState,
-    monkeypatch: pytest.MonkeyPatch,
+    store: SQLiteStore, database: Path, state: RunState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = save_kept(connection, state, context=state.context, **STEP)
     before = rows(database)
 
     def fail(*_: object) -> None:
@@ -112,161 +120,108 @@ def test_a_failure_while_it_keeps_changes_no_row_of_any_table(
 
     monkeypatch.setattr(archive, "put", fail)
     with pytest.raises(OSError, match="gone"):
-        save_kept(connection, state, context=state.context, **STEP)
+        store.save_checkpoint(state, TALK)
     assert rows(database) == before
 
 
 def test_a_stale_writer_changes_nothing(
-    connection: AgentConnection, database: Path, state: RunState
+    store: SQLiteStore, database: Path, state: RunState
 ) -> None:
-    save_kept(connection, state, context=state.context, **STEP)
+    store.save_checkpoint(state, TALK)
     before = rows(database)
-    with pytest.raises(StaleVersionError):
-        save_kept(connection, state, context=state.context, **STEP)
+    for step in (TALK, replace(TALK, found={"draft": "another"})):
+        with pytest.raises(StaleVersionError):
+            store.save_checkpoint(state, step)
     assert rows(database) == before
 
 
 def test_a_file_that_was_replaced_under_a_session_is_noticed(
-    connection: AgentConnection, database: Path, state: RunState
+    store: SQLiteStore, database: Path, state: RunState
 ) -> None:
-    old = save_kept(connection, state, context=state.context | {"draft": "old"}, **STEP)
-    ours = other_than(old)
+    old = store.save_checkpoint(state, replace(TALK, found={"draft": "old"}))
     before = rows(database)
     with pytest.raises(CheckpointConflictError, match="version 1 of run-T104 is stored with"):
-        save_kept(connection, ours, context=ours.context, **STEP)
-    assert rows(database) == before
+        store.save_checkpoint(other_than(old), TALK)
+    store.connection.execute("UPDATE agent_runs SET context_json = '[]'")
+    with pytest.raises(InvalidStateError, match="the context of run-T104 is not a JSON object"):
+        store.save_checkpoint(old, TALK)
+    assert rows(database)["run_checkpoints"] == before["run_checkpoints"]
 
 
-def test_a_rival_in_the_archive_alone_is_noticed(
-    connection: AgentConnection, database: Path, state: RunState
+@pytest.mark.parametrize("beside_the_own_one", [False, True])
+def test_a_rival_in_the_archive_is_noticed(
+    store: SQLiteStore, database: Path, state: RunState, beside_the_own_one: bool
 ) -> None:
-    new = save_kept(connection, state, context=state.context, **STEP)
-    with connection:
-        connection.execute("DELETE FROM run_checkpoints WHERE version = 1")
-        put(connection, encode(other_than(new)))
+    put(store.connection, encoded(other_than(state.after(TALK))))
+    if beside_the_own_one:
+        put(store.connection, encoded(state.after(TALK)))
     before = rows(database)
     with pytest.raises(CheckpointConflictError, match="version 1 of run-T104 is kept with"):
-        save_kept(connection, new, context=new.context, **STEP)
-    assert rows(database) == before
-
-
-def test_a_rival_beside_the_own_one_is_a_conflict_too(
-    connection: AgentConnection, state: RunState
-) -> None:
-    new = save_kept(connection, state, context=state.context, **STEP)
-    put(connection, encode(other_than(new)))
-    with pytest.raises(CheckpointConflictError, match="version 1 of run-T104 is kept with"):
-        save_kept(connection, new, context=new.context, **STEP)
-
-
-def test_what_another_session_saved_without_the_archive_is_not_overwritten(
-    connection: AgentConnection, database: Path, state: RunState
-) -> None:
-    theirs = save_checkpoint(connection, state, context=state.context | {"draft": "x"}, **STEP)
-    before = rows(database)
-    with pytest.raises(CheckpointConflictError, match="version 1 of run-T104 is stored with"):
-        save_kept(connection, other_than(theirs), context=state.context, **STEP)
+        store.save_checkpoint(state, TALK)
     assert rows(database) == before
 
 
 @pytest.mark.parametrize("name", ["v1-none", "v2-zstd", "v3-zstd"])
-def test_a_row_of_an_older_schema_is_followed_as_loaded_and_as_stepped_up(
+def test_a_row_of_an_older_schema_is_followed_as_it_was_stepped_up(
     connection: AgentConnection, name: str
 ) -> None:
     stepped_up = goldens.lay_down(connection, goldens.read_goldens()[name])
     loaded = load_state(connection, stepped_up.run_id)
     assert loaded.context != stepped_up.context
-    for state in (loaded, stepped_up):
-        with pytest.raises(KeyError), connection:
-            assert write_kept(connection, state, context=stepped_up.context, **STEP)
-            raise KeyError
-    changed = other_than(stepped_up)
+    (kept,) = read_kept(connection, stepped_up.run_id, TICKET_SCHEMA)
+    assert agree(loaded, kept, TICKET_SCHEMA)
+    assert not agree(replace(loaded, next_action="another"), kept, TICKET_SCHEMA)
+    store = SQLiteStore(connection, "session-2", (KEEP,))
     with pytest.raises(CheckpointConflictError):
-        save_kept(connection, changed, context=changed.context, **STEP)
+        store.save_checkpoint(other_than(stepped_up), TALK)
+    assert store.save_checkpoint(stepped_up, TALK).version == stepped_up.version + 1
 
 
-def test_a_parent_that_cannot_be_kept_does_not_stop_the_run(
+def test_a_conflict_is_found_before_anything_is_written(
     connection: AgentConnection, state: RunState
 ) -> None:
-    large = state.context | {"draft": "x" * 1_000_000}
-    state = save_checkpoint(connection, state, context=large, **STEP)
-    new = save_kept(connection, state, context=state.context | {"draft": ""}, **STEP)
-    assert versions(connection) == [new.version] == [2]
-
-
-@pytest.mark.parametrize("draft", ["y", "x" * 1_000_000])
-def test_whoever_catches_in_his_block_has_no_row_without_its_archive(
-    connection: AgentConnection, state: RunState, draft: str
-) -> None:
-    stray = encode(other_than(replace(state, version=1)))
     with connection:
-        put(connection, stray)
-        with pytest.raises((CheckpointConflictError, CheckpointSizeError)):
-            write_kept(connection, state, context=state.context | {"draft": draft}, **STEP)
+        put(connection, encoded(other_than(state.after(TALK))))
+        with pytest.raises(CheckpointConflictError):
+            write_checkpoint(connection, state, TALK, session="session-1", riders=(KEEP,))
     assert load_state(connection, "run-T104") == state
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("run_id", b"run-T1?4"),
-        ("run_id", b"run-T1\xff4"),
-        ("version", b"\x07"),
-        ("sha256", b"?" * 64),
-    ],
-)
-def test_a_row_whose_own_name_is_damaged_is_not_trusted_and_kept_again(
-    connection: AgentConnection, database: Path, state: RunState, column: str, value: bytes
+@pytest.mark.parametrize("place", range(3))
+def test_a_row_whose_own_bytes_changed_is_noticed_by_its_checksum(
+    store: SQLiteStore, database: Path, state: RunState, place: int
 ) -> None:
-    first = save_kept(connection, state, context=state.context, **STEP)
-    second = save_kept(connection, first, context=first.context, **STEP)
-    connection.close()
-    damaged = max((p for p in parts(database, "run_checkpoints") if p.part == column), key=_place)
+    new = store.save_checkpoint(state, TALK)
+    store.connection.close()
+    found = {p.part: p for p in parts(database, "run_checkpoints") if p.rowid == 2}
+    damaged = found[("schema_version", "compression", "body")[place]]
     with database.open("r+b") as file:
         file.seek(damaged.start)
-        assert damaged.end - damaged.start == file.write(value)
+        file.write(b"\xff")  # in a text no UTF-8 any more
     with closing(connect(database)) as reopened:
-        newest, *older = read_kept(reopened, "run-T104")
-        assert (newest.version, newest.state, bool(newest.problem)) == (2, None, True)
-        assert [kept.state for kept in older] == [first, state]
-        save_kept(reopened, second, context=second.context, **STEP)
-        assert second in [kept.state for kept in read_kept(reopened, "run-T104", version=2)]
+        newest, first = read_kept(reopened, "run-T104", TICKET_SCHEMA)
+        assert (newest.version, newest.state, newest.schema_version) == (1, None, 0)
+        assert "checksum differs" in newest.problem
+        assert first.state == state
+        # Whoever has it as it was can put it there again.
+        put(reopened, encoded(new))
+        assert states(reopened) == [new, state]
 
 
-def test_a_damage_that_no_save_can_mend_is_named(
-    connection: AgentConnection, database: Path, state: RunState
+def test_damage_that_sqlite_itself_reports_is_said(
+    store: SQLiteStore, database: Path, state: RunState
 ) -> None:
-    state = save_kept(connection, state, context=state.context, **STEP)
-    connection.close()
-    stored = parts(database, "run_checkpoints")
-    record = next(p for p in stored if p.part == "head of the record" and p.rowid == 2)
-    content = bytearray(database.read_bytes())
-    # The last serial type is that of sha256: 2 * 64 + 13 is a text, one less a blob.
-    assert content[record.end - 2 : record.end] == b"\x81\x0d"
-    content[record.end - 1] -= 1
-    database.write_bytes(content)
+    store.save_checkpoint(state, TALK)
+    store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    store.connection.close()
+    page = next(p for p in parts(database, "run_checkpoints") if p.rowid == 2).start // 4096
+    with database.open("r+b") as file:
+        file.seek(page * 4096)
+        file.write(b"\0" * 8)
     with closing(connect(database)) as reopened:
-        before = rows(database)
-        with pytest.raises(StorageError, match="is damaged where version 1 of run-T104"):
-            save_kept(reopened, state, context=state.context, **STEP)
-        assert rows(database) == before
-
-
-def _place(part: Stored) -> int:
-    return part.rowid
-
-
-def test_a_row_without_memory_for_it_is_not_trusted(
-    connection: AgentConnection, state: RunState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_kept(connection, state, context=state.context, **STEP)
-
-    def fail(_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(archive, "decode", fail)
-    assert [kept.state for kept in read_kept(connection, "run-T104")] == [None, None]
-    assert all(kept.problem for kept in read_kept(connection, "run-T104"))
+        for ask in (states, versions):
+            with pytest.raises(StorageError, match="is damaged: restore it from a backup"):
+                ask(reopened)
 
 
 @pytest.mark.parametrize(
@@ -278,99 +233,123 @@ def test_a_row_without_memory_for_it_is_not_trusted(
     ],
 )
 def test_a_run_is_not_replaced_with_all_that_belongs_to_it(
-    connection: AgentConnection, database: Path, state: RunState, sql: str
+    store: SQLiteStore, database: Path, state: RunState, sql: str
 ) -> None:
-    save_kept(connection, state, context=state.context, **STEP)
+    store.save_checkpoint(state, TALK)
     before = rows(database)
     with pytest.raises(sqlite3.IntegrityError, match="stored already"):
-        connection.execute(sql)
+        store.connection.execute(sql)
     assert rows(database) == before
 
 
-def test_a_name_from_an_enum_is_that_of_the_text(connection: AgentConnection) -> None:
-    class Run(StrEnum):
-        FIRST = "run-T104"
-
-    create_schema(connection)
-    create_archive(connection)
-    ticket = asdict(find_ticket(read_tickets(), "T104"))
-    fields = ("area", "issue", "outage_minutes", "safety_impact")
-    state = start_run(
-        connection,
-        run_id=Run.FIRST,
-        ticket_id="T104",
-        session="session-1",
-        first_action="talk",
-        context={"ticket": {name: ticket[name] for name in fields}},
-    )
-    new = save_kept(connection, state, context=state.context, **STEP)
-    assert [decode(kept) for kept in read_archive(connection, "run-T104")] == [new, state]
-    assert save_kept(connection, load_state(connection, "run-T104"), context=state.context, **STEP)
-
-
-def test_keeping_a_state_again_adds_nothing_whatever_its_compression(
-    connection: AgentConnection, state: RunState
+def test_the_same_content_is_no_rival_whatever_its_compression(
+    store: SQLiteStore, state: RunState
 ) -> None:
-    with connection:
-        put(connection, encode(state, "gzip"))
-        keep(connection, state)
-        keep(connection, state)
-    assert versions(connection) == [0]
+    new = state.after(TALK)
+    put(store.connection, encoded(new, "gzip"))
+    assert store.save_checkpoint(state, TALK) == new
+    assert states(store.connection) == [new, new, state]
 
 
-def test_a_context_that_is_spaced_otherwise_is_no_other_content(
+def test_a_row_that_is_spaced_otherwise_agrees(
     connection: AgentConnection, state: RunState
 ) -> None:
     spaced = replace(state, context_json=state.context_json.replace(": ", ":  "))
+    (kept,) = read_kept(connection, "run-T104", TICKET_SCHEMA)
     assert spaced != state
-    with connection:
-        keep(connection, state)
-        keep(connection, spaced)
-    assert versions(connection) == [0]
+    assert agree(spaced, kept, TICKET_SCHEMA)
+    assert not agree(other_than(state), kept, TICKET_SCHEMA)
 
 
 def test_a_damaged_row_of_the_same_content_gets_its_bytes_again(
-    connection: AgentConnection, state: RunState
+    store: SQLiteStore, state: RunState
 ) -> None:
-    with connection:
-        keep(connection, state)
-        connection.execute("UPDATE run_checkpoints SET body = x'00'")
+    new = state.after(TALK)
+    put(store.connection, replace(encoded(new), body=b"damaged"))
     with pytest.raises(CheckpointError):
-        decode(read_archive(connection, "run-T104")[0])
-    new = save_kept(connection, state, context=state.context, **STEP)
-    assert [decode(kept) for kept in read_archive(connection, "run-T104")] == [new, state]
+        decode(read_archive(store.connection, "run-T104")[0], TICKET_SCHEMA)
+    store.save_checkpoint(state, TALK)
+    assert states(store.connection) == [new, state]
 
 
 def test_a_damaged_row_of_other_content_contradicts_nobody(
-    connection: AgentConnection, state: RunState
+    store: SQLiteStore, state: RunState
 ) -> None:
-    other = encode(replace(state, context_json=to_json(dict(state.context) | {"draft": "x"})))
-    with connection:
-        put(connection, replace(other, body=b"damaged"))
-        keep(connection, state)
-    assert versions(connection) == [0, 0]
+    other = other_than(state.after(TALK))
+    put(store.connection, replace(encoded(other), body=b"damaged"))
+    new = store.save_checkpoint(state, TALK)
+    assert versions(store.connection) == [1, 1, 0]
+    assert set(states(store.connection)) == {None, new, state}
 
 
-def test_the_archive_goes_with_its_run(
-    connection: AgentConnection, state: RunState, tools: Tools
+def test_the_archive_goes_with_its_run(store: SQLiteStore, state: RunState, tools: Tools) -> None:
+    ticket_agent.run_to_end(store, state, tools)
+    delete_run(store.connection, "run-T104")
+    assert versions(store.connection) == []
+
+
+def test_an_archive_that_was_never_made_is_named(store: SQLiteStore, state: RunState) -> None:
+    store.connection.execute("DROP TABLE run_checkpoints")
+    with pytest.raises(StorageError, match="no such table: run_checkpoints"):
+        store.save_checkpoint(state, TALK)
+    assert load_state(store.connection, "run-T104") == state
+
+
+def test_a_run_of_another_kind_of_save_is_kept_from_then_on(
+    connection: AgentConnection,
 ) -> None:
-    agent.run_to_end(connection, state, "session-1", tools, save=save_kept)
-    delete_run(connection, "run-T104")
-    assert versions(connection) == []
+    create_archive(connection)
+    state = ticket_agent.start(SQLiteStore(connection, "session-1"), "run-T104")
+    state = save_checkpoint(connection, state, TALK, session="session-1")
+    new = save_checkpoint(connection, state, TALK, session="session-1", riders=(KEEP,))
+    assert states(connection) == [new]
 
 
-def test_keep_needs_a_transaction_and_a_run(connection: AgentConnection, state: RunState) -> None:
-    with pytest.raises(TransactionError, match="with connection"):
-        keep(connection, state)
-    with pytest.raises(sqlite3.IntegrityError), connection:
-        keep(connection, replace(state, run_id="run-T999"))
-    assert len(read_events(connection, "run-T104")) == 1
+# Riders together
 
 
-def test_an_archive_that_was_never_made_is_named(
-    connection: AgentConnection, state: RunState
+def test_a_redacted_windowed_claimed_and_kept_save_is_one_call_and_all_or_nothing(
+    connection: AgentConnection, database: Path, state: RunState
 ) -> None:
-    connection.execute("DROP TABLE run_checkpoints")
-    with pytest.raises(Exception, match="no such table: run_checkpoints"):
-        save_kept(connection, state, context=state.context, **STEP)
-    assert load_state(connection, "run-T104") == state
+    create_claims(connection)
+    claim = claim_run(connection, "run-T104", worker="w1", lease=timedelta(minutes=1))
+    assert claim is not None
+    create_history(connection)
+    store = SQLiteStore(connection, "w1", (Redact(), Window(1), Claimed(claim), KEEP))
+    said = [{"role": "person", "text": f"{word} ada@example.com"} for word in ("ask", "tell")]
+    state = store.save_checkpoint(state, replace(TALK, appended={"conversation": said}))
+    clean = redact(said)
+    assert clean[0]["text"] == "ask [e-mail address removed]"
+    assert state.context["conversation"][1:] == clean[1:]
+    assert read_history(connection, "run-T104") == clean
+    assert states(connection)[0] == state == load_state(connection, "run-T104")
+    release(connection, claim)
+    before = rows(database)
+    with pytest.raises(LeaseLostError):
+        store.save_checkpoint(state, TALK)
+    assert rows(database) == before
+
+
+def test_a_checkpoint_is_encoded_once_and_no_row_of_the_archive_is_decoded(
+    connection: AgentConnection, state: RunState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_claims(connection)
+    claim = claim_run(connection, "run-T104", worker="w1", lease=timedelta(minutes=1))
+    assert claim is not None
+    store = SQLiteStore(connection, "w1", (Redact(), Claimed(claim), Keep(TICKET_SCHEMA)))
+    calls: list[str] = []
+
+    def counted(name: str, function: Any) -> Any:
+        def count(*arguments: Any, **options: Any) -> Any:
+            calls.append(name)
+            return function(*arguments, **options)
+
+        return count
+
+    for name in ("dumps", "loads"):
+        monkeypatch.setattr(json, name, counted(name, getattr(json, name)))
+    monkeypatch.setattr(archive, "decode", counted("decode", decode))
+    store.save_checkpoint(state, TALK)
+    # dumps: the new context, redacted, the rest of the body, the detail of the event.
+    # loads: the old context; the new one where it is checked (twice), redacted, encoded.
+    assert {name: calls.count(name) for name in set(calls)} == {"dumps": 4, "loads": 5}

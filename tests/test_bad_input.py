@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_parts import Child, files, new_database, rows
+from store_parts import files, new_database, rows
 
-from lesson_lib import agent
 from lesson_lib.errors import (
     CorruptStateError,
     ForeignFileError,
@@ -37,9 +36,11 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONObject
 from lesson_lib.ledger import Ledger
-from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite import (
+from lesson_lib.model import RunState, Step, ToolCall
+from lesson_lib.processes import Child
+from lesson_lib.sqlite import (
     AgentConnection,
+    SQLiteStore,
     connect,
     create_schema,
     delete_run,
@@ -49,7 +50,7 @@ from lesson_lib.stores.sqlite import (
     save_checkpoint,
     start_run,
 )
-from lesson_lib.tickets import Tools, find_ticket, read_tickets
+from lesson_lib.tickets import Tools, find_ticket, new_run, read_tickets, ticket_agent
 
 TICKET = find_ticket(read_tickets(), "T104")
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -60,8 +61,9 @@ def database(tmp_path: Path) -> Path:
     """Return a database that holds the run of T104 at version 1, about to look up its runbook."""
     path = new_database(tmp_path)
     with closing(connect(path)) as connection:
-        state = agent.start(connection, TICKET, "s1")
-        agent.run_next_action(connection, state, "s1", Tools({}, Ledger(tmp_path / "none")))
+        store = SQLiteStore(connection, "s1")
+        state = ticket_agent.start(store, "run-T104")
+        ticket_agent.run_next_action(store, state, Tools({}, Ledger(tmp_path / "none")))
     return path
 
 
@@ -69,6 +71,11 @@ def database(tmp_path: Path) -> Path:
 def connection(database: Path) -> Iterator[AgentConnection]:
     with closing(connect(database, timeout=0.1)) as opened:
         yield opened
+
+
+@pytest.fixture
+def store(connection: AgentConnection) -> SQLiteStore:
+    return SQLiteStore(connection, "s1")
 
 
 @contextmanager
@@ -83,9 +90,12 @@ def refused(error: type[LessonError], place: str, cure: str, database: Path) -> 
 
 
 def save(connection: AgentConnection, state: RunState, context: JSONObject) -> RunState:
-    return save_checkpoint(
-        connection, state, session="s1", action="a", next_action="b", context=context
-    )
+    return save_checkpoint(connection, state, Step("a", context, "b"), session="s1")
+
+
+def once(connection: AgentConnection, run_id: str) -> object:
+    call = ToolCall(run_id, "k", "t", None, lambda: 1)
+    return execute_once(connection, call, session="s1", wait=0.1)
 
 
 def by_hand(database: Path, change: str) -> None:
@@ -112,14 +122,15 @@ def test_a_path_in_no_folder(database: Path, path: str) -> None:
 
 UNPRIVILEGED = """
 import os, sys
-from lesson_lib.stores.sqlite import connect, create_schema, start_run
+from lesson_lib.model import RunState
+from lesson_lib.sqlite import connect, create_schema, start_run
 if hasattr(os, "geteuid") and os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 try:
     connection = connect(sys.argv[1])
     create_schema(connection)
-    start_run(connection, run_id="r", ticket_id="T1", session="s", first_action="a", context={})
+    start_run(connection, RunState.begin("r", "T1", "a", {}), session="s")
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -223,8 +234,8 @@ sys.stdin.readline()
 
 def test_a_database_of_another_program_that_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
-    with Child(KILLED, path) as child:
-        assert child.answer() == "ready"
+    with Child("-c", KILLED, path) as child:
+        assert child.read() == "ready"
     before = files(tmp_path)
     assert before["agent.db-wal"]
     with pytest.raises(ForeignFileError, match=r"agent\.db is an SQLite database of another"):
@@ -275,13 +286,13 @@ sys.stdin.readline()
 """
 WRITES: dict[str, Callable[[AgentConnection, RunState], object]] = {
     "create_schema": lambda c, _: create_schema(c),
-    "start_run": lambda c, _: agent.start(c, replace(TICKET, ticket_id="T9"), "s1"),
-    "save_checkpoint": lambda c, state: save(c, state, {}),
-    "resume": lambda c, _: agent.resume(c, "run-T104", "s2"),
-    "delete_run": lambda c, _: delete_run(c, "run-T104"),
-    "execute_once": lambda c, _: execute_once(
-        c, lambda: 1, run_id="run-T104", session="s", key="k", tool_name="t", tool_input=None
+    "start_run": lambda c, _: start_run(
+        c, new_run(find_ticket(read_tickets(), "T105")), session="s1"
     ),
+    "save_checkpoint": lambda c, state: save(c, state, {}),
+    "resume": lambda c, _: ticket_agent.resume(SQLiteStore(c, "s2"), "run-T104"),
+    "delete_run": lambda c, _: delete_run(c, "run-T104"),
+    "execute_once": lambda c, _: once(c, "run-T104"),
 }
 
 
@@ -289,8 +300,8 @@ def test_locked_by_another_process_for_longer_than_the_timeout(
     connection: AgentConnection, database: Path
 ) -> None:
     state = load_state(connection, "run-T104")
-    with Child(LOCK, database, "BEGIN EXCLUSIVE") as other:
-        assert other.answer() == "locked"
+    with Child("-c", LOCK, database, "BEGIN EXCLUSIVE") as other:
+        assert other.read() == "locked"
         for write in WRITES.values():
             with refused(StorageError, str(database), "let it finish, or wait longer", database):
                 write(connection, state)
@@ -300,8 +311,8 @@ def test_locked_by_another_process_for_longer_than_the_timeout(
 
 def test_a_new_file_locked_by_another_process(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
-    with Child(LOCK, path, "BEGIN EXCLUSIVE") as other:
-        assert other.answer() == "locked"
+    with Child("-c", LOCK, path, "BEGIN EXCLUSIVE") as other:
+        assert other.read() == "locked"
         with pytest.raises(StorageError, match=r"agent\.db is locked by another process: let it"):
             connect(path, timeout=0.1)
     connect(path).close()
@@ -334,7 +345,8 @@ def test_a_disk_that_is_really_full(tmp_path: Path, tools: Tools) -> None:
         path = disk / "agent.db"
         with closing(connect(path)) as connection:
             create_schema(connection)
-            state = agent.start(connection, TICKET, "s1")
+            store = SQLiteStore(connection, "s1")
+            state = ticket_agent.start(store, "run-T104")
             filler = disk / "filler"
             with pytest.raises(OSError, match="No space left"), filler.open("wb", 0) as file:
                 while True:
@@ -344,7 +356,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path, tools: Tools) -> None:
             assert str(path) in str(caught.value)
             assert load_state(connection, "run-T104") == state
             filler.unlink()
-            end = agent.run_to_end(connection, state, "s1", tools)
+            end = ticket_agent.run_to_end(store, state, tools)
         with closing(connect(path)) as other:
             assert load_state(other, "run-T104") == end
     finally:
@@ -355,7 +367,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path, tools: Tools) -> None:
 def test_a_disk_that_reports_an_error(database: Path) -> None:
     code = """
 import resource, sys
-from lesson_lib.stores.sqlite import connect
+from lesson_lib.sqlite import connect
 connection = connect(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 try:
@@ -365,8 +377,8 @@ except Exception as error:
     print(type(error).__name__, error)
 """
     before = rows(database)
-    with Child(code, database) as child:
-        said = child.answer()
+    with Child("-c", code, database) as child:
+        said = child.read()
     assert said.startswith(f"StorageError {database} cannot be read or written, the disk reports")
     assert "check the disk" in said
     assert rows(database) == before
@@ -417,9 +429,7 @@ def test_a_context_that_would_not_come_back(
     with refused(JSONValueError, place, cure, database):
         save(connection, state, context)
     with refused(JSONValueError, place, cure, database):
-        start_run(
-            connection, run_id="r", ticket_id="T", session="s", first_action="a", context=context
-        )
+        start_run(connection, RunState.begin("r", "T", "a", context), session="s1")
     assert save(connection, state, {}).version == 2
 
 
@@ -449,8 +459,8 @@ def test_a_ticket_text_is_data_from_start_to_finish(
 ) -> None:
     before = rows(database)
     ticket = replace(TICKET, ticket_id=f"T9 {text}", issue=text)
-    state = agent.start(connection, ticket, text)
-    end = agent.run_to_end(connection, state, text, tools)
+    store = SQLiteStore(connection, text)
+    end = ticket_agent.run_to_end(store, store.start_run(new_run(ticket)), tools)
     with closing(connect(database)) as other:
         loaded = load_state(other, f"run-T9 {text}")
         assert [event.session for event in read_events(other, loaded.run_id)] == [text] * 7
@@ -464,13 +474,11 @@ def test_a_ticket_text_is_data_from_start_to_finish(
 # The run and its tools.
 
 UNKNOWN: dict[str, Callable[[AgentConnection], object]] = {
-    "resume": lambda c: agent.resume(c, "run-T999", "s2"),
+    "resume": lambda c: ticket_agent.resume(SQLiteStore(c, "s2"), "run-T999"),
     "load_state": lambda c: load_state(c, "run-T999"),
     "read_events": lambda c: read_events(c, "run-T999"),
     "save_checkpoint": lambda c: save(c, RunState("run-T999", "T", "running", "a", "{}", 0), {}),
-    "execute_once": lambda c: execute_once(
-        c, lambda: 1, run_id="run-T999", session="s", key="k", tool_name="t", tool_input=None
-    ),
+    "execute_once": lambda c: once(c, "run-T999"),
 }
 
 
@@ -482,51 +490,49 @@ def test_an_unknown_run(
         ask(connection)
 
 
-def test_an_unknown_action(connection: AgentConnection, database: Path, tools: Tools) -> None:
+def test_an_unknown_action(store: SQLiteStore, database: Path, tools: Tools) -> None:
     by_hand(database, "next_action = 'send_mail'")
-    state = load_state(connection, "run-T104")
+    state = store.load_state("run-T104")
     known = "this agent knows classify_priority, lookup_runbook, draft_reply, finish"
     with refused(UnknownActionError, "run-T104 wants to do 'send_mail'", known, database):
-        agent.run_next_action(connection, state, "s1", tools)
+        ticket_agent.run_next_action(store, state, tools)
     assert tools.ledger.lines() == []
 
 
-def test_a_run_that_is_completed(connection: AgentConnection, database: Path, tools: Tools) -> None:
-    end = agent.run_to_end(connection, load_state(connection, "run-T104"), "s1", tools)
+def test_a_run_that_is_completed(store: SQLiteStore, database: Path, tools: Tools) -> None:
+    end = ticket_agent.run_to_end(store, store.load_state("run-T104"), tools)
     cure = "its reply is in the context"
     with refused(RunCompletedError, "run-T104 is completed", cure, database):
-        agent.resume(connection, "run-T104", "s2")
+        ticket_agent.resume(store, "run-T104")
     with refused(RunCompletedError, "run-T104 is completed", cure, database):
-        agent.run_next_action(connection, end, "s1", tools)
+        ticket_agent.run_next_action(store, end, tools)
     assert len(tools.ledger.lines()) == 2
 
 
-def test_a_tool_that_raises(connection: AgentConnection, database: Path, tools: Tools) -> None:
-    state = load_state(connection, "run-T104")
+def test_a_tool_that_raises(store: SQLiteStore, database: Path, tools: Tools) -> None:
+    state = store.load_state("run-T104")
     place, cure = "no runbook has the code", "add a row to runbooks.csv"
     with refused(UnknownRunbookError, place, cure, database):
-        agent.run_next_action(connection, state, "s1", replace(tools, runbooks={}))
-    assert agent.run_to_end(connection, state, "s1", tools).status == "completed"
+        ticket_agent.run_next_action(store, state, replace(tools, runbooks={}))
+    assert ticket_agent.run_to_end(store, state, tools).status == "completed"
 
 
-def test_a_tool_whose_result_is_not_json(
-    connection: AgentConnection, database: Path, tools: Tools
-) -> None:
+def test_a_tool_whose_result_is_not_json(store: SQLiteStore, database: Path, tools: Tools) -> None:
     class Odd(Tools):
         def lookup_runbook(self, key: str, code: str) -> JSONObject:
             return super().lookup_runbook(key, code) | {"asked": {key, code}}
 
-    state = load_state(connection, "run-T104")
+    state = store.load_state("run-T104")
     place, cure = "tool of run-T104:lookup_runbook ran", "result.asked is a set, which does not"
     with refused(ToolResultError, place, cure, database):
-        agent.run_next_action(connection, state, "s1", Odd(tools.runbooks, tools.ledger))
-    assert agent.run_to_end(connection, state, "s1", tools).status == "completed"
+        ticket_agent.run_next_action(store, state, Odd(tools.runbooks, tools.ledger))
+    assert ticket_agent.run_to_end(store, state, tools).status == "completed"
 
 
-def test_a_negative_version(connection: AgentConnection, database: Path) -> None:
-    state = load_state(connection, "run-T104")
+def test_a_negative_version(store: SQLiteStore, database: Path) -> None:
+    state = store.load_state("run-T104")
     with refused(InvalidStateError, "version -1", "is not a whole number from 0 up", database):
-        save(connection, replace(state, version=-1), {})
+        replace(state, version=-1)
     by_hand(database, "version = -1")
     with refused(CorruptStateError, "run-T104 is at version -1", "from a backup", database):
-        load_state(connection, "run-T104")
+        store.load_state("run-T104")

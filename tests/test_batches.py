@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from store_parts import rows
+from store_parts import new_database, rows
 
-from lesson_lib.crash import run_python
 from lesson_lib.errors import (
     CorruptStateError,
     InvalidStateError,
@@ -24,31 +25,30 @@ from lesson_lib.errors import (
     StorageError,
     UnknownRunError,
 )
+from lesson_lib.labs.kit.clock import HandClock
 from lesson_lib.ledger import Ledger
-from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite import (
-    AgentConnection,
-    CheckpointBatch,
-    claim_run,
-    connect,
-    create_claims,
-    load_state,
-    read_events,
-    start_run,
-)
-from lesson_lib.workers.trials import Clock
+from lesson_lib.model import RunState, Step
+from lesson_lib.riders.batches import CheckpointBatch
+from lesson_lib.riders.claims import Claimed, claim_run, create_claims
+from lesson_lib.riders.outbox import PutCommand, commands, create_outbox
+from lesson_lib.sqlite import AgentConnection, connect, load_state, read_events, start_run
+from lesson_lib.sqlite.connection import AgentCursor
+from lesson_lib.store import Rider, Saving
+from lesson_lib.sweep import run_session
+from lesson_lib.sweep.hooks import Point, statements
 
-START = Clock.start
+START = HandClock.start
 DELAY = timedelta(milliseconds=20)
+STEP = Step("a", {}, "a")
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock()
 
 
 @pytest.fixture
-def connection(database: Path, clock: Clock) -> Iterator[AgentConnection]:
+def connection(database: Path, clock: HandClock) -> Iterator[AgentConnection]:
     with closing(connect(database, clock=clock)) as opened:
         create_claims(opened)
         yield opened
@@ -64,28 +64,38 @@ def commits(connection: AgentConnection) -> list[str]:
 
 def start(connection: AgentConnection, *names: str) -> list[RunState]:
     return [
-        start_run(connection, run_id=n, ticket_id="T", session="s", first_action="a", context={})
-        for n in names
+        start_run(connection, RunState.begin(name, "T", "a", {}), session="s") for name in names
     ]
 
 
-def add(batch: CheckpointBatch, state: RunState, **changed: Any) -> list[Any]:
-    checkpoint = dict(session="s", action="a", next_action="a", context={})
-    return batch.add(state, **(checkpoint | changed))
+def new_batch(
+    connection: AgentConnection, limit: int = 100, delay: timedelta = DELAY
+) -> CheckpointBatch:
+    return CheckpointBatch(connection, "s", limit=limit, delay=delay)
+
+
+def add(batch: CheckpointBatch, state: RunState) -> list[Any]:
+    return batch.add(state, STEP)
 
 
 def in_a_storm(connection: AgentConnection, limit: int = 100) -> CheckpointBatch:
     """Return a batch whose last commit was this very moment."""
-    batch = CheckpointBatch(connection, limit=limit, delay=DELAY)
+    batch = new_batch(connection, limit)
     (state,) = start(connection, "first")
     assert add(batch, state) == [load_state(connection, "first")]
     return batch
 
 
+def claimed(connection: AgentConnection, run_id: str, lease: timedelta) -> Claimed:
+    claim = claim_run(connection, run_id, worker="worker-1", lease=lease)
+    assert claim is not None
+    return Claimed(claim)
+
+
 def test_after_a_quiet_time_a_checkpoint_is_committed_at_once(
-    connection: AgentConnection, clock: Clock
+    connection: AgentConnection, clock: HandClock
 ) -> None:
-    batch = CheckpointBatch(connection, limit=100, delay=DELAY)
+    batch = new_batch(connection)
     (state,) = start(connection, "r")
     for version in range(1, 5):
         (state,) = add(batch, state)
@@ -95,7 +105,7 @@ def test_after_a_quiet_time_a_checkpoint_is_committed_at_once(
 
 
 def test_in_a_storm_a_checkpoint_waits_until_the_delay_is_over(
-    connection: AgentConnection, clock: Clock, database: Path, commits: list[str]
+    connection: AgentConnection, clock: HandClock, database: Path, commits: list[str]
 ) -> None:
     batch = in_a_storm(connection)
     states = start(connection, *"abcd")
@@ -113,7 +123,7 @@ def test_in_a_storm_a_checkpoint_waits_until_the_delay_is_over(
 
 
 def test_a_checkpoint_that_comes_when_the_delay_is_over_takes_the_others_along(
-    connection: AgentConnection, clock: Clock
+    connection: AgentConnection, clock: HandClock
 ) -> None:
     batch = in_a_storm(connection)
     early, late = start(connection, "early", "late")
@@ -131,10 +141,10 @@ def test_no_more_than_the_limit_ever_wait(connection: AgentConnection, commits: 
 
 
 def test_the_oldest_never_waits_longer_than_the_delay(
-    connection: AgentConnection, clock: Clock
+    connection: AgentConnection, clock: HandClock
 ) -> None:
     rng, came, waited = Random(7), dict[str, datetime](), list[timedelta]()
-    batch = CheckpointBatch(connection, limit=5, delay=DELAY)
+    batch = new_batch(connection, limit=5)
 
     def note(outcomes: list[Any]) -> None:
         waited.extend(clock.now - came[state.run_id] for state in outcomes)
@@ -154,7 +164,7 @@ def test_the_oldest_never_waits_longer_than_the_delay(
 
 @pytest.mark.parametrize("milliseconds", [-1, -3_600_000])
 def test_a_clock_that_is_set_back_lets_nobody_wait(
-    connection: AgentConnection, clock: Clock, milliseconds: int
+    connection: AgentConnection, clock: HandClock, milliseconds: int
 ) -> None:
     batch = in_a_storm(connection)
     (state,) = start(connection, "r")
@@ -168,7 +178,7 @@ def test_checkpoints_come_back_in_the_order_in_which_they_came(
     batch = in_a_storm(connection)
     states = {state.run_id: state for state in start(connection, *"abcde")}
     for name in "dbeac":
-        add(batch, states[name], context={"name": name}, action=f"did {name}")
+        batch.add(states[name], Step(f"did {name}", {"name": name}, "a"))
     outcomes = batch.flush()
     assert [(o.run_id, dict(o.context)) for o in outcomes if isinstance(o, RunState)] == [
         (name, {"name": name}) for name in "dbeac"
@@ -176,31 +186,34 @@ def test_checkpoints_come_back_in_the_order_in_which_they_came(
     assert [read_events(connection, name)[-1].action for name in "ab"] == ["did a", "did b"]
 
 
+class Refusing(Rider):
+    """Refuses a checkpoint when its row and its event are written already."""
+
+    def write(self, connection: Any, saving: Saving) -> None:
+        raise InvalidStateError("not this one")
+
+
 def test_a_refusal_refuses_one_checkpoint_and_leaves_nothing_of_it(
     connection: AgentConnection, database: Path
 ) -> None:
     batch = in_a_storm(connection)
-    good, stale, _, unnamed, _, last = start(connection, *"abcdef")
-    for name, next_action in (("b", "a"), ("c", None)):
-        CheckpointBatch(connection, limit=1, delay=DELAY).add(
-            load_state(connection, name),
-            session="s", action="a", next_action=next_action, context={},
-        )  # fmt: skip
+    good, stale, refused, also_refused, last = start(connection, *"abcde")
+    new_batch(connection, limit=1).add(stale, STEP)
     before = rows(database)
     add(batch, good)
     add(batch, stale)
-    add(batch, load_state(connection, "c"))
-    add(batch, unnamed, session="")  # refused after the row of the run was written
-    add(batch, RunState("nobody", "T", "running", "a", "{}", 0))
+    batch.add(refused, STEP, [Refusing()])
+    batch.add(also_refused, replace(STEP, riders=(Refusing(),)))
+    batch.add(RunState("nobody", "T", "running", "a", "{}", 0), STEP)
     add(batch, last)
     outcomes = batch.flush()
     assert [type(outcome) for outcome in outcomes] == [
-        RunState, StaleVersionError, RunCompletedError,
+        RunState, StaleVersionError, InvalidStateError,
         InvalidStateError, UnknownRunError, RunState,
     ]  # fmt: skip
     after = rows(database)
     changed = {row[0] for table in after for row in set(after[table]) ^ set(before[table])}
-    assert changed == {"a", "f"}
+    assert changed == {"a", "e"}
     assert len(batch) == 0
 
 
@@ -209,21 +222,22 @@ def test_two_checkpoints_of_one_version_are_a_race_that_the_first_wins(
 ) -> None:
     batch = in_a_storm(connection)
     (state,) = start(connection, "r")
-    add(batch, state, context={"by": "first"})
-    add(batch, state, context={"by": "second"})
+    batch.add(state, Step("a", {"by": "first"}, "a"))
+    batch.add(state, Step("a", {"by": "second"}, "a"))
     won, lost = batch.flush()
     assert isinstance(lost, StaleVersionError)
     assert won == load_state(connection, "r")
     assert dict(load_state(connection, "r").context) == {"by": "first"}
 
 
-def test_a_claim_must_still_count_at_the_commit(connection: AgentConnection, clock: Clock) -> None:
+def test_a_claim_must_still_count_at_the_commit(
+    connection: AgentConnection, clock: HandClock
+) -> None:
     batch = in_a_storm(connection)
     mine, taken = start(connection, "mine", "taken")
     lease = timedelta(milliseconds=5)
     for state in (mine, taken):
-        claim = claim_run(connection, state.run_id, worker="worker-1", lease=lease)
-        add(batch, state, claim=claim)
+        batch.add(state, STEP, [claimed(connection, state.run_id, lease)])
     clock.move(0.006)
     assert claim_run(connection, "taken", worker="worker-2", lease=lease)
     saved, refused = batch.flush()
@@ -231,22 +245,63 @@ def test_a_claim_must_still_count_at_the_commit(connection: AgentConnection, clo
     assert load_state(connection, "taken").version == 0
 
 
-def test_a_context_is_copied_when_it_comes(connection: AgentConnection) -> None:
+def test_a_step_is_copied_when_it_comes(connection: AgentConnection) -> None:
     batch = in_a_storm(connection)
     (state,) = start(connection, "r")
-    context = {"steps": ["one"]}
-    add(batch, state, context=context)
-    context["steps"].append("two")
+    found, more = {"steps": ["one"]}, ["x"]
+    batch.add(state, Step("a", found, "a", appended={"list": more}))
+    found["steps"].append("two")
+    more.append("y")
     batch.flush()
-    assert dict(load_state(connection, "r").context) == {"steps": ["one"]}
+    assert dict(load_state(connection, "r").context) == {"steps": ["one"], "list": ["x"]}
 
 
-def test_a_context_that_is_not_json_is_refused_when_it_comes(connection: AgentConnection) -> None:
+def test_what_no_commit_could_save_is_refused_when_it_comes(connection: AgentConnection) -> None:
     batch = in_a_storm(connection)
     (state,) = start(connection, "r")
     with pytest.raises(JSONValueError, match=r"context\.codes is a set"):
-        add(batch, state, context={"codes": {7}})
+        batch.add(state, Step("a", {"codes": {7}}, "a"))
+    with pytest.raises(RunCompletedError):
+        batch.add(RunState("r", "T", "completed", None, "{}", 1), STEP)
     assert len(batch) == 0
+
+
+def test_what_no_one_expected_refuses_one_checkpoint_and_holds_up_no_other(
+    connection: AgentConnection,
+) -> None:
+    poisoned, healthy = start(connection, "r1", "r2")
+    connection.execute(
+        """CREATE TRIGGER guard BEFORE INSERT ON agent_events WHEN NEW.action = 'poison'
+        BEGIN SELECT RAISE(ABORT, 'not this one'); END"""
+    )
+    batch = in_a_storm(connection)
+    batch.add(poisoned, Step("poison", {}, "a"))
+    batch.add(healthy, STEP)
+    refused, saved = batch.flush()
+    assert isinstance(refused, sqlite3.IntegrityError)
+    assert isinstance(saved, RunState)
+    assert len(batch) == 0
+    assert [load_state(connection, name).version for name in ("r1", "r2")] == [0, 1]
+
+
+def test_a_later_checkpoint_of_a_run_that_waits_is_refused(connection: AgentConnection) -> None:
+    (state,) = start(connection, "r1")
+    batch = in_a_storm(connection)
+    batch.add(state, STEP)
+    with pytest.raises(InvalidStateError, match="a checkpoint of r1 waits already: flush first"):
+        batch.add(state.after(STEP), STEP)
+    assert len(batch) == 1
+
+
+def test_what_rides_is_copied_when_it_comes(connection: AgentConnection) -> None:
+    create_outbox(connection)
+    (state,) = start(connection, "r1")
+    batch, request = in_a_storm(connection), {"to": "ann"}
+    batch.add(state, STEP, riders=(PutCommand("k", "pay", request),))
+    request["to"] = "bob"
+    batch.flush()
+    (command,) = commands(connection)
+    assert command.request == {"to": "ann"}
 
 
 def test_a_row_that_cannot_be_trusted_refuses_one(connection: AgentConnection) -> None:
@@ -283,7 +338,7 @@ def test_when_the_disk_is_full_all_wait_on(connection: AgentConnection, database
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
     add(batch, small)
-    add(batch, large, context={"text": "x" * 100_000})
+    batch.add(large, Step("a", {"text": "x" * 100_000}, "a"))
     with pytest.raises(StorageError, match="disk is full"):
         batch.flush()
     assert (len(batch), rows(database)) == (2, before)
@@ -296,96 +351,73 @@ def test_a_batch_needs_a_limit_and_a_delay(
     connection: AgentConnection, limit: int, delay: timedelta
 ) -> None:
     with pytest.raises(InvalidStateError, match="choose a limit"):
-        CheckpointBatch(connection, limit=limit, delay=delay)
+        new_batch(connection, limit, delay)
 
 
 def test_without_a_delay_each_is_committed_at_once(connection: AgentConnection) -> None:
-    batch = CheckpointBatch(connection, limit=100, delay=timedelta(0))
+    batch = new_batch(connection, delay=timedelta(0))
     assert [len(add(batch, state)) for state in start(connection, *"abc")] == [1, 1, 1]
 
 
 # Deaths.
 
-DIES_AT_STEP = """
-import sys
-from datetime import timedelta
-from itertools import count
-from lesson_lib.crash import die
-from lesson_lib.ledger import Ledger
-from lesson_lib.stores.sqlite import CheckpointBatch, connect, load_state, unfinished_runs
-told, last, steps = Ledger(sys.argv[2]), int(sys.argv[3]), count(1)
 
-def step(_):
-    if next(steps) == last:
-        die("kill")
-
-connection = connect(sys.argv[1])
-states = [load_state(connection, run_id) for run_id in unfinished_runs(connection)]
-connection.set_trace_callback(step)
-batch = CheckpointBatch(connection, limit=3, delay=timedelta(hours=1))
-for state in states:
-    saved = batch.add(state, session="s", action="a", next_action="b", context={})
-    step("before it is told")
-    told.write(" ".join(new.run_id for new in saved))
-connection.set_trace_callback(None)
-print(next(steps) - 1, len(batch))
-"""
+def save_six(folder: Path, session: str, point: Point) -> None:
+    """Save a checkpoint of each of six runs through a batch, and tell a witness which are saved."""
+    told = Ledger(folder / "told")
+    with closing(connect(new_database(folder))) as connection:
+        states = start(connection, *"abcdef")
+        batch = new_batch(connection, limit=3, delay=timedelta(hours=1))
+        with statements(AgentCursor, point):
+            for state in states:
+                saved = add(batch, state)
+                point("before it is told")
+                told.write("".join(new.run_id for new in saved if isinstance(new, RunState)))
 
 
+@pytest.mark.parametrize("where", ["COMMIT|told", pytest.param("", marks=pytest.mark.prove)])
 def test_a_death_at_any_step_loses_only_what_was_not_acknowledged(
-    database: Path, tmp_path: Path
+    tmp_path: Path, where: str
 ) -> None:
-    with closing(connect(database)) as connection:
-        start(connection, *"abcdef")
-    fresh, told = database.read_bytes(), Ledger(tmp_path / "told")
-
-    def saved() -> str:
-        with closing(connect(database)) as connection:
+    def saved(folder: Path) -> str:
+        with closing(connect(folder / "agent.db")) as connection:
             return "".join(n for n in "abcdef" if load_state(connection, n).version)
 
     # The first is committed alone, then come three together; two wait for an hour.
-    whole = run_python(DIES_AT_STEP, database, told.path, "0")
-    steps, waiting = map(int, whole.printed.split())
-    assert (waiting, told.lines(), saved()) == (2, ["a", "", "", "b c d", "", ""], "abcd")
+    entry, whole = f"{__name__}:save_six", tmp_path / "whole"
+    points = run_session(entry, whole, "session-1")
+    assert (Ledger(whole / "told").lines(), saved(whole)) == (["a", "", "", "bcd", "", ""], "abcd")
     found = set()
-    for last in range(1, steps + 1):
-        for path in (*tmp_path.glob("agent.db-*"), told.path):
-            path.unlink(missing_ok=True)
-        database.write_bytes(fresh)
-        end = run_python(DIES_AT_STEP, database, told.path, str(last))
-        assert end.ended == "died without cleanup"
-        found.add(("".join(told.lines()).replace(" ", ""), saved()))
+    for point in filter(re.compile(where).search, points):
+        folder = tmp_path / point.replace(" ", "-")
+        run_session(entry, folder, "session-1", point)
+        found.add(("".join(Ledger(folder / "told").lines()), saved(folder)))
     # What was told is saved, and a batch is saved whole: told or, at one step, not yet told.
     assert found == {("", ""), ("", "a"), ("a", "a"), ("a", "abcd"), ("abcd", "abcd")}
 
 
-def test_a_claim_of_another_run_is_refused_before_it_waits(connection: AgentConnection) -> None:
+def test_a_claim_of_another_run_refuses_one(connection: AgentConnection) -> None:
+    batch = in_a_storm(connection)
     mine, other = start(connection, "a", "b")
-    claim = claim_run(connection, "a", worker="w", lease=timedelta(seconds=30))
-    batch = CheckpointBatch(connection, limit=9, delay=DELAY)
-    about: dict[str, Any] = dict(session="s", action="a", next_action="b", context={})
-    with pytest.raises(InvalidStateError, match="a claim of a does not cover b"):
-        batch.add(other, claim=claim, **about)
-    with pytest.raises(InvalidStateError, match="follows a RunState, not None"):
-        batch.add(None, **about)  # type: ignore[arg-type]
-    assert len(batch) == 0
-    assert [
-        getattr(outcome, "run_id", outcome) for outcome in batch.add(mine, claim=claim, **about)
-    ] == ["a"]
+    claim = claimed(connection, "a", timedelta(seconds=30))
+    batch.add(mine, STEP, [claim])
+    batch.add(other, STEP, [claim])
+    saved, refused = batch.flush()
+    assert saved == load_state(connection, "a")
+    assert str(refused) == "a claim of a does not cover b"
 
 
 def test_no_more_than_the_limit_wait_while_the_file_is_locked(
     connection: AgentConnection, database: Path
 ) -> None:
     states = start(connection, *"abcdefgh")
-    about: dict[str, Any] = dict(session="s", action="a", next_action="b", context={})
-    batch = CheckpointBatch(connection, limit=3, delay=DELAY)
+    batch = new_batch(connection, limit=3)
     connection.execute("PRAGMA busy_timeout = 0").fetchall()
     with closing(connect(database)) as other:
         other.execute("BEGIN IMMEDIATE")
         for state in states:
             with pytest.raises(StorageError, match="is locked"):
-                batch.add(state, **about)
+                add(batch, state)
         assert len(batch) == 3
         other.execute("ROLLBACK")
     assert [getattr(outcome, "run_id", outcome) for outcome in batch.flush()] == ["a", "b", "c"]

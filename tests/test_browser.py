@@ -12,9 +12,12 @@ from typing import Any, NoReturn
 import outputs
 import pytest
 import slides
+from filelock import FileLock
 from lab_driver import Lab, Visit, chromium, running_browser, running_lab, visiting
 from nbformat import NotebookNode
 from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.prove
 
 TAG = re.compile(r"<style.*?</style>|<[^>]*>", re.DOTALL)
 OVERFLOWING = """async ([width, height]) => {
@@ -112,7 +115,10 @@ def assert_shown(cell: NotebookNode, shown: dict[str, Any]) -> None:
 def slides_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("slides")
     try:
-        slides.write_slides(folder, slides.vendored())
+        # The folder that all workers share: another may be fetching too.
+        with FileLock(tmp_path_factory.getbasetemp().parent / "npm.lock"):
+            modules = slides.vendored()
+        slides.write_slides(folder, modules)
     except slides.SlidesError as error:
         missing(str(error))
     return folder

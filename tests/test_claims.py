@@ -21,37 +21,39 @@ from lesson_lib.errors import (
     TransactionError,
     UnknownRunError,
 )
-from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite import (
-    AgentConnection,
+from lesson_lib.labs.kit.clock import HandClock
+from lesson_lib.model import RunState, Step
+from lesson_lib.riders.claims import (
     Claim,
+    Claimed,
     claim_next,
     claim_run,
-    connect,
     create_claims,
-    delete_run,
-    load_state,
     read_claims,
     release,
     renew,
     require_claim,
+)
+from lesson_lib.sqlite import (
+    AgentConnection,
+    connect,
+    delete_run,
+    load_state,
     save_checkpoint,
-    save_claimed,
     start_run,
 )
-from lesson_lib.workers.trials import Clock
 
-START = Clock.start
+START = HandClock.start
 LEASE = timedelta(seconds=30)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock()
 
 
 @pytest.fixture
-def connection(database: Path, clock: Clock) -> Iterator[AgentConnection]:
+def connection(database: Path, clock: HandClock) -> Iterator[AgentConnection]:
     with closing(connect(database, clock=clock)) as opened:
         create_claims(opened)
         start(opened, "r")
@@ -59,9 +61,7 @@ def connection(database: Path, clock: Clock) -> Iterator[AgentConnection]:
 
 
 def start(connection: AgentConnection, run_id: str) -> RunState:
-    return start_run(
-        connection, run_id=run_id, ticket_id="T1", session="s", first_action="a", context={}
-    )
+    return start_run(connection, RunState.begin(run_id, "T1", "a", {}), session="s")
 
 
 def claimed(connection: AgentConnection, worker: str, run_id: str = "r") -> Claim:
@@ -80,20 +80,18 @@ def save(
     state: RunState | None = None,
     next_action: str | None = "a",
 ) -> RunState:
-    return save_claimed(
+    return save_checkpoint(
         connection,
         state or load_state(connection, claim.run_id),
-        claim=claim,
+        Step("a", {}, next_action),
         session=claim.worker,
-        action="a",
-        next_action=next_action,
-        context={},
+        riders=[Claimed(claim)],
     )
 
 
 def finish(connection: AgentConnection, run_id: str) -> None:
     state = load_state(connection, run_id)
-    save_checkpoint(connection, state, session="s", action="a", next_action=None, context={})
+    save_checkpoint(connection, state, Step("a", {}, None), session="s")
 
 
 def test_a_claim_is_stored_as_it_is_returned(connection: AgentConnection) -> None:
@@ -104,7 +102,7 @@ def test_a_claim_is_stored_as_it_is_returned(connection: AgentConnection) -> Non
 
 @pytest.mark.parametrize("worker", ["worker-1", "worker-2"])
 def test_while_a_claim_is_live_nobody_gets_another_one(
-    connection: AgentConnection, clock: Clock, worker: str
+    connection: AgentConnection, clock: HandClock, worker: str
 ) -> None:
     claim = claimed(connection, "worker-1")
     for _ in range(30):
@@ -113,7 +111,7 @@ def test_while_a_claim_is_live_nobody_gets_another_one(
     assert claimed(connection, worker).token > claim.token
 
 
-def test_each_lease_has_its_own_length(connection: AgentConnection, clock: Clock) -> None:
+def test_each_lease_has_its_own_length(connection: AgentConnection, clock: HandClock) -> None:
     short = timedelta(microseconds=1)
     assert claim_run(connection, "r", worker="worker-1", lease=short)
     clock.move(1e-6)
@@ -125,7 +123,7 @@ def test_each_lease_has_its_own_length(connection: AgentConnection, clock: Clock
     assert claimed(connection, "worker-3")
 
 
-def test_a_renewed_lease_begins_anew(connection: AgentConnection, clock: Clock) -> None:
+def test_a_renewed_lease_begins_anew(connection: AgentConnection, clock: HandClock) -> None:
     claim = claimed(connection, "worker-1")
     for _ in range(5):
         clock.move(29)
@@ -141,12 +139,12 @@ def test_a_released_run_can_be_claimed_at_once(connection: AgentConnection) -> N
     release(connection, first)
     assert read_claims(connection) == []
     assert claimed(connection, "worker-1").token > first.token
-    with pytest.raises(LeaseLostError, match="worker-1 has r with token"):
+    with pytest.raises(LeaseLostError, match="now worker-1 has it with token"):
         save(connection, first)
 
 
 def test_a_holder_that_was_replaced_can_neither_renew_release_nor_save(
-    connection: AgentConnection, clock: Clock, database: Path
+    connection: AgentConnection, clock: HandClock, database: Path
 ) -> None:
     first = claimed(connection, "worker-1")
     clock.move(30)
@@ -154,14 +152,16 @@ def test_a_holder_that_was_replaced_can_neither_renew_release_nor_save(
     before = rows(database)
     release(connection, first)
     for late in (renew, save):
-        with pytest.raises(LeaseLostError, match="worker-2 has r with token 2, worker-1 had it"):
+        with pytest.raises(
+            LeaseLostError, match="worker-1 had r with token 1, now worker-2 has it"
+        ):
             late(connection, first)
     assert rows(database) == before
     assert save(connection, second).version == 1
 
 
 def test_a_holder_whose_lease_is_over_may_go_on_while_nobody_replaced_it(
-    connection: AgentConnection, clock: Clock
+    connection: AgentConnection, clock: HandClock
 ) -> None:
     claim = claimed(connection, "worker-1")
     clock.move(3_600)
@@ -174,14 +174,14 @@ def test_after_a_release_nothing_can_be_saved(connection: AgentConnection, datab
     claim = claimed(connection, "worker-1")
     release(connection, claim)
     before = rows(database)
-    with pytest.raises(LeaseLostError, match="nobody has r now"):
+    with pytest.raises(LeaseLostError, match="now nobody has it"):
         save(connection, claim)
-    with pytest.raises(LeaseLostError, match="nobody has r now"):
+    with pytest.raises(LeaseLostError, match="now nobody has it"):
         renew(connection, claim)
     assert rows(database) == before
 
 
-def test_a_token_is_never_given_twice(connection: AgentConnection, clock: Clock) -> None:
+def test_a_token_is_never_given_twice(connection: AgentConnection, clock: HandClock) -> None:
     late = claimed(connection, "worker-1")
     stale = load_state(connection, "r")
     clock.move(30)
@@ -204,6 +204,19 @@ def test_a_claim_covers_its_own_run_only(connection: AgentConnection, database: 
     with pytest.raises(InvalidStateError, match="a claim of r does not cover other"):
         save(connection, claim, other)
     assert rows(database) == before
+
+
+def test_the_version_alone_lets_a_late_holder_in_and_the_token_keeps_it_out(
+    connection: AgentConnection, clock: HandClock
+) -> None:
+    late = claimed(connection, "worker-1")
+    clock.move(30)
+    claimed(connection, "worker-2")
+    step = Step("a", {}, "a")
+    first = save_checkpoint(connection, load_state(connection, "r"), step, session="worker-1")
+    with pytest.raises(LeaseLostError):
+        save(connection, late, first)
+    assert load_state(connection, "r") == first
 
 
 def test_the_version_still_counts_under_a_claim(connection: AgentConnection) -> None:
@@ -231,7 +244,7 @@ def claim_anew(connection: AgentConnection, claim: Claim, state: RunState) -> No
 def test_nobody_can_take_a_run_over_between_the_look_and_the_write(
     connection: AgentConnection,
     database: Path,
-    clock: Clock,
+    clock: HandClock,
     act: Callable[[AgentConnection, Claim, RunState], object],
 ) -> None:
     claim, state = claimed(connection, "worker-1"), load_state(connection, "r")
@@ -260,7 +273,7 @@ def test_nobody_can_take_a_run_over_between_the_look_and_the_write(
 def test_a_look_at_the_token_outside_of_a_transaction_is_refused(
     connection: AgentConnection,
 ) -> None:
-    with pytest.raises(TransactionError, match="until the end of a transaction"):
+    with pytest.raises(TransactionError, match="inside the `with connection:`"):
         require_claim(connection, claimed(connection, "worker-1"))
 
 
@@ -268,7 +281,7 @@ def test_a_look_at_the_token_outside_of_a_transaction_is_refused(
 
 
 def test_a_clock_that_is_set_back_makes_no_lease_longer(
-    connection: AgentConnection, clock: Clock
+    connection: AgentConnection, clock: HandClock
 ) -> None:
     first = claimed(connection, "worker-1")
     clock.move(-2 * 3_600)
@@ -280,7 +293,7 @@ def test_a_clock_that_is_set_back_makes_no_lease_longer(
 
 
 def test_a_holder_that_renews_after_the_clock_was_set_back_keeps_its_run(
-    connection: AgentConnection, clock: Clock
+    connection: AgentConnection, clock: HandClock
 ) -> None:
     claim = claimed(connection, "worker-1")
     clock.move(-2 * 3_600)
@@ -289,7 +302,7 @@ def test_a_holder_that_renews_after_the_clock_was_set_back_keeps_its_run(
 
 
 def test_a_clock_that_jumps_forward_ends_leases_early_and_harms_nobody(
-    connection: AgentConnection, clock: Clock
+    connection: AgentConnection, clock: HandClock
 ) -> None:
     first = claimed(connection, "worker-1")
     clock.move(365 * 86_400)
@@ -301,7 +314,7 @@ def test_a_clock_that_jumps_forward_ends_leases_early_and_harms_nobody(
 
 @pytest.mark.parametrize("hours", [-11, 0, 5.5, 14])
 def test_a_lease_does_not_depend_on_the_time_zone(
-    connection: AgentConnection, database: Path, clock: Clock, hours: float
+    connection: AgentConnection, database: Path, clock: HandClock, hours: float
 ) -> None:
     zone = timezone(timedelta(hours=hours))
     with closing(connect(database, clock=lambda: clock.now.astimezone(zone))) as abroad:
@@ -364,7 +377,9 @@ def test_the_table_is_created_once(connection: AgentConnection) -> None:
 # The next run.
 
 
-def test_the_next_run_is_the_first_that_is_free(connection: AgentConnection, clock: Clock) -> None:
+def test_the_next_run_is_the_first_that_is_free(
+    connection: AgentConnection, clock: HandClock
+) -> None:
     for run_id in ("c", "b", "done"):
         start(connection, run_id)
     finish(connection, "done")
@@ -397,7 +412,7 @@ def test_a_run_that_others_finish_take_or_delete_meanwhile_is_passed_over(
         start(connection, run_id)
     finish(connection, "finished")
     claimed(connection, "worker-2", "taken")
-    claims = "lesson_lib.stores.sqlite.claims"
+    claims = "lesson_lib.riders.claims"
     listed = ["deleted", "finished", "taken", "r"]
     monkeypatch.setattr(f"{claims}.unfinished_runs", lambda connection: listed)
     monkeypatch.setattr(f"{claims}.read_claims", lambda connection: [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -11,11 +12,13 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from store_parts import Child, new_database, rows
+from store_parts import new_database, rows
 
 from lesson_lib.errors import LessonError, SimulatedCrash, StorageError, TransactionError
-from lesson_lib.stores.sqlite import AgentConnection, connect, create_schema, start_run
-from lesson_lib.stores.sqlite.connection import APPLICATION_ID, set_pragmas
+from lesson_lib.model import RunState
+from lesson_lib.processes import Child
+from lesson_lib.sqlite import AgentConnection, connect, create_schema, start_run
+from lesson_lib.sqlite.opening import APPLICATION_ID, set_pragmas
 
 type Open = Callable[[Path], sqlite3.Connection]
 
@@ -62,7 +65,7 @@ def both(*usual_ways: Open) -> pytest.MarkDecorator:
 def database(tmp_path: Path) -> Path:
     path = new_database(tmp_path)
     with closing(connect(path)) as connection:
-        start_run(connection, run_id="r", ticket_id="T1", session="s", first_action="a", context={})
+        start_run(connection, RunState.begin("r", "T1", "a", {}), session="s")
     return path
 
 
@@ -567,12 +570,13 @@ def test_the_schema_is_created_whole_or_not_at_all(tmp_path: Path) -> None:
 
 CREATE = """
 import sys
-from lesson_lib.stores.sqlite import connect, create_schema, load_state, start_run
+from lesson_lib.model import RunState
+from lesson_lib.sqlite import connect, create_schema, start_run
 for line in sys.stdin:
     path, run = line.split()
     connection = connect(path)
     create_schema(connection)
-    start_run(connection, run_id=run, ticket_id="T1", session="s", first_action="a", context={})
+    start_run(connection, RunState.begin(run, "T1", "a", {}), session="s")
     connection.close()
     print(run, flush=True)
 """
@@ -580,12 +584,46 @@ for line in sys.stdin:
 
 def test_eight_processes_may_create_one_file_at_the_same_moment(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        children = [stack.enter_context(Child(CREATE)) for _ in range(8)]
+        children = [stack.enter_context(Child("-c", CREATE)) for _ in range(8)]
         for round_ in range(5):
             database = tmp_path / f"{round_}.db"
             for number, child in enumerate(children):
                 child.tell(f"{database} run-{number}")
-            assert [child.answer() for child in children] == [f"run-{n}" for n in range(8)]
+            assert [child.read() for child in children] == [f"run-{n}" for n in range(8)]
             assert [row[0] for row in rows(database)["agent_runs"]] == [
                 f"run-{n}" for n in range(8)
             ]
+
+
+FORK = """
+import os, sys
+from lesson_lib.errors import LessonError
+from lesson_lib.model import RunState, Step
+from lesson_lib.sqlite import SQLiteStore, connect, create_schema
+connection = connect(sys.argv[1])
+create_schema(connection)
+store = SQLiteStore(connection, "s")
+state = store.start_run(RunState.begin("r", "T1", "a", {}))
+for ask in (
+    lambda: store.save_checkpoint(state, Step("a", {}, "a")),
+    lambda: store.load_state("r"),
+    lambda: connection.execute("SELECT 1"),
+):
+    sys.stdout.flush()
+    if not (child := os.fork()):
+        try:
+            print("the child was told", ask())
+        except LessonError as error:
+            print(type(error).__name__, str(error).partition(" was ")[2])
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+print(store.save_checkpoint(state, Step("a", {}, "a")).version, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked on Windows")
+def test_a_forked_child_cannot_use_the_connection_of_its_parent(tmp_path: Path) -> None:
+    refused = "TransactionError opened before the process forked: a child must open one of its own"
+    with Child("-c", FORK, tmp_path / "new.db") as process:
+        assert [process.read() for _ in range(4)] == [refused] * 3 + ["1"]

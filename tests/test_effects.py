@@ -5,15 +5,15 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from store_parts import Child, new_database, rows
+from store_parts import new_database, rows
 
 from lesson_lib.errors import (
     CorruptStateError,
@@ -30,10 +30,12 @@ from lesson_lib.errors import (
 )
 from lesson_lib.json_text import JSONValue
 from lesson_lib.ledger import Ledger
-from lesson_lib.model import ToolResult
-from lesson_lib.stores.sqlite import (
+from lesson_lib.model import RunState, Step, ToolCall, ToolResult
+from lesson_lib.processes import Child
+from lesson_lib.sqlite import (
     AgentConnection,
     connect,
+    delete_run,
     effects,
     execute_once,
     load_state,
@@ -50,14 +52,7 @@ def database(tmp_path: Path) -> Path:
     path = new_database(tmp_path)
     with closing(connect(path)) as connection:
         for run_id in ("run-1", "run-2"):
-            start_run(
-                connection,
-                run_id=run_id,
-                ticket_id="T1",
-                session="s1",
-                first_action="look",
-                context={},
-            )
+            start_run(connection, RunState.begin(run_id, "T1", "look", {}), session="s1")
     return path
 
 
@@ -69,9 +64,11 @@ def ledger(tmp_path: Path) -> Ledger:
 def once(
     connection: AgentConnection, function: Callable[[], JSONValue], **changed: object
 ) -> ToolResult:
-    wanted = {"run_id": "run-1", "session": "s1", "key": "k", "tool_name": "lookup"}
-    arguments: dict[str, Any] = {**wanted, "tool_input": {"code": "x"}, **changed}
-    return execute_once(connection, function, **arguments)
+    wanted = {"run_id": "run-1", "key": "k", "tool_name": "lookup", "tool_input": {"code": "x"}}
+    how: dict[str, Any] = {"session": "s1"}
+    how |= {name: changed.pop(name) for name in ("session", "wait") if name in changed}
+    about: dict[str, Any] = {**wanted, **changed}
+    return execute_once(connection, ToolCall(**about, function=function), **how)
 
 
 def tool(ledger: Ledger, value: JSONValue = VALUE) -> Callable[[], JSONValue]:
@@ -318,7 +315,8 @@ import sys, time
 from pathlib import Path
 from lesson_lib.json_text import to_json
 from lesson_lib.ledger import Ledger
-from lesson_lib.stores.sqlite import connect, execute_once
+from lesson_lib.model import ToolCall
+from lesson_lib.sqlite import connect, execute_once
 database, ledger, name = Path(sys.argv[1]), Ledger(Path(sys.argv[2])), sys.argv[3]
 connection = connect(database)
 print("ready", flush=True)
@@ -328,8 +326,7 @@ for line in sys.stdin:
         ledger.write(key)
         time.sleep(0.005)
         return {"by": name}
-    result = execute_once(connection, slow, run_id="run-1", session=name, key=key,
-        tool_name="lookup", tool_input=None)
+    result = execute_once(connection, ToolCall("run-1", key, "lookup", None, slow), session=name)
     print(result.reused, to_json(result.value), flush=True)
 """
 
@@ -338,14 +335,14 @@ def test_two_processes_with_one_key_call_the_tool_once(
     connection: AgentConnection, database: Path, ledger: Ledger
 ) -> None:
     with (
-        Child(CALLER, database, ledger.path, "a") as a,
-        Child(CALLER, database, ledger.path, "b") as b,
+        Child("-c", CALLER, database, ledger.path, "a") as a,
+        Child("-c", CALLER, database, ledger.path, "b") as b,
     ):
-        assert (a.answer(), b.answer()) == ("ready", "ready")
+        assert (a.read(), b.read()) == ("ready", "ready")
         for number in range(30):
             for caller in (a, b):
-                caller.tell(number)
-            answers = [caller.answer().split(maxsplit=1) for caller in (a, b)]
+                caller.tell(str(number))
+            answers = [caller.read().split(maxsplit=1) for caller in (a, b)]
             assert sorted(reused for reused, _ in answers) == ["False", "True"]
             assert answers[0][1] == answers[1][1]
     assert ledger.lines() == [str(number) for number in range(30)]
@@ -391,13 +388,14 @@ STUCK = """
 import sys
 from pathlib import Path
 from lesson_lib.ledger import Ledger
-from lesson_lib.stores.sqlite import connect, execute_once
+from lesson_lib.model import ToolCall
+from lesson_lib.sqlite import connect, execute_once
 def stuck():
     Ledger(Path(sys.argv[2])).write("called")
     print("running", flush=True)
     sys.stdin.readline()
-execute_once(connect(sys.argv[1]), stuck, run_id="run-1", session="s1", key="k",
-    tool_name="lookup", tool_input={"code": "x"})
+call = ToolCall("run-1", "k", "lookup", {"code": "x"}, stuck)
+execute_once(connect(sys.argv[1]), call, session="s1")
 print("saved", flush=True)
 """
 
@@ -406,8 +404,8 @@ def test_who_waits_too_long_is_told_and_nothing_is_called(
     connection: AgentConnection, database: Path, ledger: Ledger
 ) -> None:
     before = rows(database)
-    with Child(STUCK, database, ledger.path) as stuck:
-        assert stuck.answer() == "running"
+    with Child("-c", STUCK, database, ledger.path) as stuck:
+        assert stuck.read() == "running"
         end = threading.Timer(3, stuck.tell)  # who waits longer than asked to finds a result
         end.start()
         for wait in (0, 0.1):
@@ -416,7 +414,7 @@ def test_who_waits_too_long_is_told_and_nothing_is_called(
         end.cancel()
         assert (rows(database), ledger.lines()) == (before, ["called"])
         stuck.tell()
-        assert stuck.answer() == "saved"
+        assert stuck.read() == "saved"
     assert once(connection, tool(ledger), wait=0).reused
     assert ledger.lines() == ["called"]
 
@@ -424,8 +422,8 @@ def test_who_waits_too_long_is_told_and_nothing_is_called(
 def test_when_a_caller_is_killed_the_next_need_not_wait(
     connection: AgentConnection, database: Path, ledger: Ledger
 ) -> None:
-    with Child(STUCK, database, ledger.path) as stuck:
-        assert stuck.answer() == "running"
+    with Child("-c", STUCK, database, ledger.path) as stuck:
+        assert stuck.read() == "running"
         stuck.kill()
     assert once(connection, tool(ledger), wait=0) == ToolResult("k", "lookup", VALUE, reused=False)
     assert ledger.lines() == ["called"] * 2
@@ -439,9 +437,7 @@ def test_a_running_tool_blocks_no_other_key_and_no_checkpoint(
         with closing(connect(database, timeout=0)) as other:
             for run_id in ("run-1", "run-2"):
                 state = load_state(other, run_id)
-                save_checkpoint(
-                    other, state, session="s2", action="look", next_action="look", context={}
-                )
+                save_checkpoint(other, state, Step("look", {}, "look"), session="s2")
                 once(other, lambda: "done", run_id=run_id, key=f"{run_id} k", wait=0)
         return "slow"
 
@@ -489,6 +485,23 @@ def test_without_the_lock_the_loser_still_gets_the_winners_result(
         assert kinds(connection) == ["tool_executed", "tool_reused"]
 
 
+def test_a_run_that_is_gone_when_the_lock_is_there_calls_no_tool(
+    connection: AgentConnection, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def long_wait(*_: object) -> Iterator[None]:
+        save_checkpoint(
+            connection, load_state(connection, "run-1"), Step("look", {}, None), session="s2"
+        )
+        delete_run(connection, "run-1")
+        yield
+
+    monkeypatch.setattr(effects, "_only_caller", long_wait)
+    with pytest.raises(UnknownRunError, match="run-1"):
+        once(connection, tool(ledger))
+    assert ledger.lines() == []
+
+
 def test_a_result_waits_for_a_file_that_is_locked_longer_than_the_timeout(
     database: Path, tmp_path: Path
 ) -> None:
@@ -507,10 +520,10 @@ def test_a_result_waits_for_a_file_that_is_locked_longer_than_the_timeout(
         locked.wait(timeout=10)
         return "done"
 
-    about: dict[str, Any] = dict(run_id="run-1", session="s1", key="k", tool_name="look")
+    call = ToolCall("run-1", "k", "look", None, tool)
     holder = threading.Thread(target=hold_the_file)
     with closing(connect(database, timeout=0.0)) as connection:
-        assert execute_once(connection, tool, tool_input=None, **about).value == "done"
-        assert execute_once(connection, tool, tool_input=None, **about).reused
+        assert execute_once(connection, call, session="s1").value == "done"
+        assert execute_once(connection, call, session="s1").reused
     holder.join()
     assert ledger.lines() == ["called"]

@@ -14,21 +14,31 @@ from typing import NoReturn
 
 import pytest
 
-from lesson_lib.agent import resume, run_to_end, start
-from lesson_lib.crash import run_agent_in_child
-from lesson_lib.crashes.endings import WAYS, end_session_in_child, run_until_stopped
 from lesson_lib.errors import ChildError
+from lesson_lib.labs.crash_everywhere.endings import WAYS, end_session_in_child, run_until_stopped
+from lesson_lib.labs.kit.sessions import run_agent_in_child
 from lesson_lib.ledger import Ledger
-from lesson_lib.show import rows_on_disk
-from lesson_lib.stores.sqlite import AgentConnection, load_state, read_events
-from lesson_lib.tickets import Tools, find_ticket, read_tickets
+from lesson_lib.sqlite import AgentConnection, SQLiteStore, load_state, read_events
+from lesson_lib.sqlite.on_disk import rows_on_disk
+from lesson_lib.tickets import Tools, ticket_agent
 
-TICKET = find_ticket(read_tickets(), "T104")
+RUN = "run-T104"
 LOOK_UP = "run-T104:lookup_runbook"
 
 
+@pytest.fixture
+def store(connection: AgentConnection) -> SQLiteStore:
+    return SQLiteStore(connection, "session-1")
+
+
+def go_on(connection: AgentConnection, tools: Tools) -> str:
+    """Resume the run as another session, go on to the end, and return the status."""
+    again = SQLiteStore(connection, "session-2")
+    return ticket_agent.run_to_end(again, ticket_agent.resume(again, RUN), tools).status
+
+
 def stops(connection: AgentConnection) -> list[tuple[str, str]]:
-    events = read_events(connection, "run-T104")
+    events = read_events(connection, RUN)
     return [(e.session, e.detail) for e in events if e.event_type == "run_stopped"]
 
 
@@ -64,6 +74,18 @@ def test_after_any_ending_the_run_comes_to_the_same_end(
     assert rows["tool_effects"] == good["tool_effects"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows hands no ignored signals down to a child.")
+def test_ctrl_c_reaches_a_session_of_a_job_in_the_background(tmp_path: Path) -> None:
+    plain = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts such jobs
+    try:
+        point = "lookup_runbook:tool_ran"
+        files = tmp_path / "agent.db", tmp_path / "ledger.txt"
+        ended = end_session_in_child(*files, "session-1", way="Ctrl-C", point=point)
+    finally:
+        signal.signal(signal.SIGINT, plain)
+    assert ended == "stopped by KeyboardInterrupt"
+
+
 def test_every_way_is_tried_above() -> None:
     tried = test_after_any_ending_the_run_comes_to_the_same_end.pytestmark[0].args[1]  # type: ignore[attr-defined]
     assert {way for way, *_ in tried} == set(WAYS)
@@ -77,33 +99,30 @@ def test_a_point_that_is_never_passed_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_request_to_stop_lets_the_action_come_to_its_checkpoint(
-    connection: AgentConnection, tools: Tools
+    store: SQLiteStore, connection: AgentConnection, tools: Tools
 ) -> None:
     stop = threading.Event()
-    state = start(connection, TICKET, "session-1")
+    state = ticket_agent.start(store, RUN)
     state = run_until_stopped(
-        connection,
+        store,
         state,
-        "session-1",
         tools,
         stop=stop,
         passing=at("lookup_runbook:begin", stop.set),
     )
     assert (state.version, state.next_action) == (2, "draft_reply")
     assert stops(connection) == [("session-1", '{"reason": "asked to stop"}')]
-    again = run_to_end(connection, resume(connection, "run-T104", "session-2"), "session-2", tools)
-    assert again.status == "completed"
+    assert go_on(connection, tools) == "completed"
     assert tools.ledger.lines() == [LOOK_UP, "run-T104:draft_reply"]
 
 
 def test_a_request_that_comes_after_the_last_action_leaves_no_event(
-    connection: AgentConnection, tools: Tools
+    store: SQLiteStore, connection: AgentConnection, tools: Tools
 ) -> None:
     stop = threading.Event()
     state = run_until_stopped(
-        connection,
-        start(connection, TICKET, "session-1"),
-        "session-1",
+        store,
+        ticket_agent.start(store, RUN),
         tools,
         stop=stop,
         passing=at("finish:before_checkpoint", stop.set),
@@ -113,12 +132,12 @@ def test_a_request_that_comes_after_the_last_action_leaves_no_event(
 
 
 def test_a_session_asked_to_stop_before_it_began_does_nothing(
-    connection: AgentConnection, tools: Tools
+    store: SQLiteStore, connection: AgentConnection, tools: Tools
 ) -> None:
     stop = threading.Event()
     stop.set()
-    state = start(connection, TICKET, "session-1")
-    assert run_until_stopped(connection, state, "session-1", tools, stop=stop) == state
+    state = ticket_agent.start(store, RUN)
+    assert run_until_stopped(store, state, tools, stop=stop) == state
     assert len(stops(connection)) == 1
 
 
@@ -129,18 +148,18 @@ def test_an_interrupted_action_leaves_the_connection_fit_to_go_on(
     error: type[BaseException],
     action: str,
     place: str,
+    store: SQLiteStore,
     connection: AgentConnection,
     tools: Tools,
 ) -> None:
     def fail() -> NoReturn:
         raise error
 
-    state = start(connection, TICKET, "session-1")
+    state = ticket_agent.start(store, RUN)
     with pytest.raises(error):
         run_until_stopped(
-            connection,
+            store,
             state,
-            "session-1",
             tools,
             stop=threading.Event(),
             passing=at(f"{action}:{place}", fail),
@@ -148,13 +167,13 @@ def test_an_interrupted_action_leaves_the_connection_fit_to_go_on(
     assert not connection.in_transaction
     assert stops(connection) == [("session-1", f'{{"reason": "{error.__name__}"}}')]
     if (action, place) != ("finish", "checkpoint_saved"):
-        run_to_end(connection, resume(connection, "run-T104", "session-2"), "session-2", tools)
-    assert load_state(connection, "run-T104").status == "completed"
+        go_on(connection, tools)
+    assert load_state(connection, RUN).status == "completed"
     assert tools.ledger.lines() == [LOOK_UP, "run-T104:draft_reply"]
 
 
 def test_an_event_that_cannot_be_written_does_not_hide_the_interrupt(
-    connection: AgentConnection, tools: Tools
+    store: SQLiteStore, connection: AgentConnection, tools: Tools
 ) -> None:
     def refuse_and_interrupt() -> NoReturn:
         connection.execute(
@@ -165,9 +184,8 @@ def test_an_event_that_cannot_be_written_does_not_hide_the_interrupt(
 
     with pytest.raises(KeyboardInterrupt):
         run_until_stopped(
-            connection,
-            start(connection, TICKET, "session-1"),
-            "session-1",
+            store,
+            ticket_agent.start(store, RUN),
             tools,
             stop=threading.Event(),
             passing=at("lookup_runbook:begin", refuse_and_interrupt),
@@ -175,15 +193,16 @@ def test_an_event_that_cannot_be_written_does_not_hide_the_interrupt(
     assert stops(connection) == []
 
 
-def test_an_error_of_the_tool_is_no_orderly_stop(connection: AgentConnection, tools: Tools) -> None:
+def test_an_error_of_the_tool_is_no_orderly_stop(
+    store: SQLiteStore, connection: AgentConnection, tools: Tools
+) -> None:
     def fail() -> NoReturn:
         raise sqlite3.OperationalError("of the tool")
 
     with pytest.raises(sqlite3.OperationalError, match="of the tool"):
         run_until_stopped(
-            connection,
-            start(connection, TICKET, "session-1"),
-            "session-1",
+            store,
+            ticket_agent.start(store, RUN),
             tools,
             stop=threading.Event(),
             passing=at("lookup_runbook:begin", fail),
@@ -192,11 +211,8 @@ def test_an_error_of_the_tool_is_no_orderly_stop(connection: AgentConnection, to
 
 
 WAITS_IN_A_TOOL = """
-import signal, sys, threading
-from contextlib import closing
-from pathlib import Path
-from lesson_lib.crashes import endings
-from lesson_lib.ledger import Ledger
+import sys
+from lesson_lib.labs.crash_everywhere import endings
 class Slow(endings.Tools):
     def lookup_runbook(self, key, code):
         print("in the tool", flush=True)

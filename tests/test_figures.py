@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lesson_lib.crashes.costs import DEFAULT, read_costs, relative_costs
-from lesson_lib.crashes.figures import deaths, price_of_safety
-from lesson_lib.crashes.powerloss import SETTINGS, Survey
-from lesson_lib.crashes.sweep import Outcome
+from lesson_lib.labs.crash_everywhere.costs import DEFAULT, read_costs, relative_costs
+from lesson_lib.labs.crash_everywhere.figures import deaths, price_of_safety
+from lesson_lib.labs.crash_everywhere.powerloss import SETTINGS, Survey
+from lesson_lib.sweep import Outcome
+
+
+def left(version: int | None, events: int, results: int) -> dict[str, int | None]:
+    return {"version": version, "events": events, "saved results": results}
 
 
 def test_the_words_name_the_points_at_which_a_tool_ran_again() -> None:
     outcomes = [
-        Outcome(1, "begin", None, 0, 0, (), True, ()),
-        Outcome(2, "tool_ran", 1, 2, 0, ("lookup_runbook",), True, ()),
-        Outcome(4, "end", 4, 7, 2, (), True, ()),
+        Outcome(1, "begin", left(None, 0, 0), (), True, ()),
+        Outcome(2, "tool_ran", left(1, 2, 0), ("lookup_runbook",), True, ()),
+        Outcome(4, "end", left(4, 7, 2), (), True, ()),
     ]
     alt = deaths(outcomes, total=4).alt
     assert "over 4 crash points: on disk are at the end 7 events, version 4 and 2 saved" in alt
@@ -23,8 +27,8 @@ def test_the_words_name_the_points_at_which_a_tool_ran_again() -> None:
 
 def test_the_prices_are_told_from_the_cheapest_on() -> None:
     surveys = [
-        Survey("WAL", "FULL", 9, 9, corrupt=0, losing_points=0, most_lost=0, fsyncs=1),
-        Survey("WAL", "OFF", 9, 9, corrupt=1, losing_points=2, most_lost=1, fsyncs=0),
+        Survey("WAL", "FULL", 9, corrupt=0, losing_points=0, most_lost=0, fsyncs=1),
+        Survey("WAL", "OFF", 9, corrupt=1, losing_points=2, most_lost=1, fsyncs=0),
     ]
     shown = price_of_safety(surveys, {("WAL", "FULL"): 1.0, ("WAL", "OFF"): 0.25})
     assert shown.alt == (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,21 +13,20 @@ from nbformat import NotebookNode
 from notebook_runner import printed
 from strict_nbval import compare_outputs
 
-from lesson_lib import agent
 from lesson_lib.errors import SimulatedCrash
+from lesson_lib.labs.kit.drawing import Picture
+from lesson_lib.labs.kit.trace import count_calls, export_trace, timeline, to_frame
 from lesson_lib.ledger import Ledger
 from lesson_lib.model import Event, RunState
-from lesson_lib.show import Picture
-from lesson_lib.stores.sqlite import connect, create_schema, load_state, read_events
+from lesson_lib.sqlite import SQLiteStore, connect, create_schema
 from lesson_lib.tickets import (
     DATA,
     Tools,
     check_priorities,
-    find_ticket,
     read_runbooks,
     read_tickets,
+    ticket_agent,
 )
-from lesson_lib.trace import count_calls, export_trace, timeline, to_frame
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -47,20 +47,20 @@ def recovery(tmp_path_factory: pytest.TempPathFactory) -> Recovery:
     folder = tmp_path_factory.mktemp("golden")
     tools = Tools(read_runbooks(), Ledger(folder / "ledger.txt"))
 
-    first = connect(folder / "agent.db")
-    create_schema(first)
-    state = agent.start(first, find_ticket(read_tickets(), "T104"), "session-1")
-    state = agent.run_next_action(first, state, "session-1", tools)
-    with pytest.raises(SimulatedCrash):
-        agent.run_next_action(first, state, "session-1", tools, crash_after_tool=True)
-    first.close()
+    with closing(connect(folder / "agent.db")) as connection:
+        create_schema(connection)
+        first = SQLiteStore(connection, "session-1")
+        state = ticket_agent.start(first, "run-T104")
+        state = ticket_agent.run_next_action(first, state, tools)
+        with pytest.raises(SimulatedCrash):
+            ticket_agent.run_next_action(first, state, tools, crash_after_tool=True)
 
-    second = connect(folder / "agent.db")
-    before = load_state(second, "run-T104")
-    (effects,) = second.execute("SELECT count(*) FROM tool_effects").fetchone()
-    agent.run_to_end(second, agent.resume(second, "run-T104", "session-2"), "session-2", tools)
-    after, events = load_state(second, "run-T104"), read_events(second, "run-T104")
-    second.close()
+    with closing(connect(folder / "agent.db")) as connection:
+        second = SQLiteStore(connection, "session-2")
+        before = second.load_state("run-T104")
+        (effects,) = connection.execute("SELECT count(*) FROM tool_effects").fetchone()
+        ticket_agent.run_to_end(second, ticket_agent.resume(second, "run-T104"), tools)
+        after, events = second.load_state("run-T104"), second.read_events("run-T104")
     return Recovery(before, effects, after, events, tools.ledger)
 
 

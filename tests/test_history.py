@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,136 +14,126 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_parts import rows
 
-from lesson_lib import agent
 from lesson_lib.checkpoints import history
-from lesson_lib.checkpoints.archive import create_archive, read_archive, save_kept
+from lesson_lib.checkpoints.archive import Keep, create_archive, read_archive
 from lesson_lib.checkpoints.codec import LARGEST, decode, encode
-from lesson_lib.checkpoints.damage import REWRITES
 from lesson_lib.checkpoints.history import (
     WINDOW,
+    Window,
+    append,
     create_history,
     headlines,
     read_history,
-    save_windowed,
     slide,
 )
-from lesson_lib.checkpoints.inventory import conversation
-from lesson_lib.checkpoints.privacy import redact
+from lesson_lib.checkpoints.redaction import Redact
 from lesson_lib.errors import (
     CheckpointSizeError,
     InvalidStateError,
     JSONValueError,
     StaleVersionError,
-    TransactionError,
 )
 from lesson_lib.json_text import to_json
-from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite import AgentConnection, delete_run, load_state, save_checkpoint
-from lesson_lib.tickets import find_ticket, read_tickets
+from lesson_lib.labs.checkpoint_format.inventory import conversation
+from lesson_lib.model import RunState, Step
+from lesson_lib.sqlite import AgentConnection, SQLiteStore, delete_run, load_state
+from lesson_lib.tickets import ticket_agent
+from lesson_lib.tickets.checkpoint_schema import TICKET_SCHEMA
 
-STEP: dict[str, Any] = {"session": "session-1", "action": "talk", "next_action": "talk"}
 SAID = conversation(70)
+KEEP = Keep(TICKET_SCHEMA)
+REWRITES = (
+    "UPDATE run_history SET entry_json = '{}'",
+    "UPDATE run_history SET position = position + 1",
+    "DELETE FROM run_history WHERE position = 1",
+    "INSERT OR REPLACE INTO run_history VALUES ('run-T104', 1, '{}')",
+)
 
 
 @pytest.fixture
-def state(connection: AgentConnection) -> RunState:
+def store(connection: AgentConnection) -> SQLiteStore:
     create_archive(connection)
     create_history(connection)
     create_history(connection)
-    return agent.start(connection, find_ticket(read_tickets(), "T104"), "session-1")
+    return SQLiteStore(connection, "session-1", (Window(), KEEP))
 
 
-def talk(connection: AgentConnection, state: RunState, *entries: Any, **options: Any) -> RunState:
-    said = [*state.context.get("conversation", []), *entries]
-    context = state.context | {"conversation": said}
-    return save_windowed(connection, state, **(STEP | options), context=context)
+@pytest.fixture
+def state(store: SQLiteStore) -> RunState:
+    return ticket_agent.start(store, "run-T104")
+
+
+def saying(*entries: Any, next_action: str | None = "talk") -> Step:
+    return Step("talk", {}, next_action, appended={"conversation": entries})
 
 
 def test_the_history_can_be_read_back_whole_and_the_checkpoint_stays_small(
-    connection: AgentConnection, state: RunState
+    store: SQLiteStore, state: RunState
 ) -> None:
     for begin in range(0, 70, 7):
-        state = talk(connection, state, *SAID[begin : begin + 7])
+        state = store.save_checkpoint(state, saying(*SAID[begin : begin + 7]))
         summary, *recent = state.context["conversation"][-WINDOW - 1 :]
         assert recent == SAID[: begin + 7][-WINDOW:] or begin < 14
-    assert read_history(connection, "run-T104") == SAID
+    assert read_history(store.connection, "run-T104") == SAID
     assert (summary["role"], summary["entries"]) == ("summary", 50)
-    assert state == load_state(connection, "run-T104")
-    assert decode(read_archive(connection, "run-T104")[0]) == state
+    assert state == load_state(store.connection, "run-T104")
+    assert decode(read_archive(store.connection, "run-T104")[0], TICKET_SCHEMA) == state
 
 
-def test_a_history_that_begins_late_gets_the_older_entries_too(
-    connection: AgentConnection, state: RunState
-) -> None:
-    state = save_kept(connection, state, **STEP, context=state.context | {"conversation": SAID})
-    state = talk(connection, state, {"role": "person", "text": "And now?"})
-    assert read_history(connection, "run-T104") == [*SAID, {"role": "person", "text": "And now?"}]
+def test_what_a_run_begins_with_is_in_its_history(store: SQLiteStore) -> None:
+    context = {"ticket": {}, "conversation": SAID[:30]}
+    store = replace(store, riders=(Window(),))
+    state = store.start_run(RunState.begin("run-T104", "T104", "talk", context))
+    assert state.context["conversation"] == SAID[:30]
+    state = store.save_checkpoint(state, saying(SAID[30]))
+    assert len(state.context["conversation"]) == WINDOW + 1
+    assert read_history(store.connection, "run-T104") == SAID[:31]
 
 
-def test_an_action_that_says_nothing_adds_nothing(
-    connection: AgentConnection, state: RunState
-) -> None:
-    state = talk(connection, state, *SAID[:3])
-    state = talk(connection, state, next_action=None)
-    assert (state.status, len(read_history(connection, "run-T104"))) == ("completed", 3)
+def test_an_action_that_says_nothing_adds_nothing(store: SQLiteStore, state: RunState) -> None:
+    state = store.save_checkpoint(state, saying(*SAID[:3]))
+    state = store.save_checkpoint(state, Step("finish", {}, None))
+    assert state.status == "completed"
+    assert read_history(store.connection, "run-T104") == SAID[:3]
 
 
-def test_a_run_without_a_conversation_has_no_history(
-    connection: AgentConnection, state: RunState
-) -> None:
-    state = save_windowed(connection, state, **STEP, context=state.context)
+def test_a_run_without_a_conversation_has_no_history(store: SQLiteStore, state: RunState) -> None:
+    state = store.save_checkpoint(state, Step("talk", {}, "talk"))
     assert "conversation" not in state.context
-    assert read_history(connection, "run-T104") == []
+    assert read_history(store.connection, "run-T104") == []
 
 
-@pytest.mark.parametrize("conversation", [[], SAID[1:3], [*SAID[1:2], *SAID[:1]]])
-def test_a_conversation_can_only_grow(
-    connection: AgentConnection, database: Path, state: RunState, conversation: list[Any]
-) -> None:
-    state = talk(connection, state, *SAID[:2])
+def test_a_conversation_can_only_grow(store: SQLiteStore, database: Path, state: RunState) -> None:
+    state = store.save_checkpoint(state, saying(*SAID[:2]))
     before = rows(database)
-    with pytest.raises(InvalidStateError, match="run-T104 does not begin with"):
-        save_windowed(
-            connection, state, **STEP, context=state.context | {"conversation": conversation}
-        )
+    with pytest.raises(InvalidStateError, match="talk replaces the conversation of run-T104"):
+        store.save_checkpoint(state, Step("talk", {"conversation": SAID[:3]}, "talk"))
     assert rows(database) == before
 
 
-def test_what_one_window_cannot_hold_a_smaller_one_does(
-    connection: AgentConnection, state: RunState
+def test_what_no_window_makes_small_enough_is_refused_and_nothing_changes(
+    store: SQLiteStore, database: Path, state: RunState
 ) -> None:
-    large = [{"role": "agent", "text": str(n) * 150_000} for n in range(10)]
-    state = talk(connection, state, *large)
-    summary, *recent = state.context["conversation"]
-    assert (summary["entries"], recent) == (5, large[5:])
-    assert read_history(connection, "run-T104") == large
-
-
-def test_an_entry_that_is_too_large_alone_is_refused_and_nothing_changes(
-    connection: AgentConnection, database: Path, state: RunState
-) -> None:
-    state = talk(connection, state, *SAID[:30])
+    state = store.save_checkpoint(state, saying(*SAID[:30]))
+    large = [{"role": "agent", "text": "x" * (LARGEST // WINDOW)}] * WINDOW
     before = rows(database)
     with pytest.raises(CheckpointSizeError, match="run-T104 takes"):
-        talk(connection, state, {"role": "person", "text": "x" * LARGEST})
+        store.save_checkpoint(state, saying(*large))
     assert rows(database) == before
 
 
 def test_a_stale_writer_leaves_nothing_in_the_history(
-    connection: AgentConnection, database: Path, state: RunState
+    store: SQLiteStore, database: Path, state: RunState
 ) -> None:
-    talk(connection, state, *SAID[:2])
+    store.save_checkpoint(state, saying(*SAID[:2]))
     before = rows(database)
     with pytest.raises(StaleVersionError):
-        talk(connection, state, *SAID[2:4])
+        store.save_checkpoint(state, saying(*SAID[2:4]))
     assert rows(database) == before
 
 
 def test_a_failure_in_the_history_leaves_no_checkpoint(
-    connection: AgentConnection,
-    database: Path,
-    state: RunState,
-    monkeypatch: pytest.MonkeyPatch,
+    store: SQLiteStore, database: Path, state: RunState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = rows(database)
 
@@ -150,82 +142,42 @@ def test_a_failure_in_the_history_leaves_no_checkpoint(
 
     monkeypatch.setattr(history, "append", fail)
     with pytest.raises(OSError, match="gone"):
-        talk(connection, state, *SAID)
+        store.save_checkpoint(state, saying(*SAID))
     assert rows(database) == before
 
 
-@pytest.mark.parametrize("sql", [*REWRITES, "UPDATE run_history SET position = position + 1"])
-def test_the_history_refuses_every_change(
-    connection: AgentConnection, state: RunState, sql: str
-) -> None:
-    talk(connection, state, *SAID[:3])
+@pytest.mark.parametrize("sql", REWRITES)
+def test_the_history_refuses_every_change(store: SQLiteStore, state: RunState, sql: str) -> None:
+    store.save_checkpoint(state, saying(*SAID[:3]))
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        connection.execute(sql)
-    assert read_history(connection, "run-T104") == SAID[:3]
+        store.connection.execute(sql)
+    assert read_history(store.connection, "run-T104") == SAID[:3]
 
 
-def test_no_hidden_number_leads_to_an_entry(connection: AgentConnection, state: RunState) -> None:
-    talk(connection, state, *SAID[:3])
+def test_no_hidden_number_leads_to_an_entry(store: SQLiteStore, state: RunState) -> None:
+    store.save_checkpoint(state, saying(*SAID[:3]))
     with pytest.raises(sqlite3.OperationalError, match="no column named rowid"):
-        connection.execute("REPLACE INTO run_history (rowid, position) VALUES (1, 4)")
+        store.connection.execute("REPLACE INTO run_history (rowid, position) VALUES (1, 4)")
 
 
-def test_no_entry_costs_more_than_the_one_before(
-    connection: AgentConnection, state: RunState
-) -> None:
+def test_no_entry_costs_more_than_the_one_before(store: SQLiteStore, state: RunState) -> None:
     steps = []
     for _ in range(2):
         count: list[int] = []
-        connection.set_progress_handler(partial(count.append, 1), 10)
-        with connection:
-            history.append(connection, "run-T104", SAID)
+        store.connection.set_progress_handler(partial(count.append, 1), 10)
+        with store.connection:
+            append(store.connection, state.run_id, SAID)
         steps.append(len(count))
     assert steps[1] < 1.5 * steps[0]
 
 
-@pytest.mark.parametrize("since", [1, 20])
-def test_what_another_save_added_in_between_gets_into_the_history(
-    connection: AgentConnection, state: RunState, since: int
-) -> None:
-    state = talk(connection, state, *SAID[:30])
-    said = [*state.context["conversation"], *SAID[30 : 30 + since]]
-    state = save_kept(connection, state, **STEP, context=state.context | {"conversation": said})
-    state = talk(connection, state, *SAID[30 + since : 60])
-    assert read_history(connection, "run-T104") == SAID[:60]
-    talk(connection, state, *SAID[60:])
-    assert read_history(connection, "run-T104") == SAID
-
-
-def test_what_another_save_summarised_is_missed(
-    connection: AgentConnection, database: Path, state: RunState
-) -> None:
-    state = talk(connection, state, *SAID[:10])
-    said = slide([*state.context["conversation"], *SAID[10:40]], 5)
-    state = save_kept(connection, state, **STEP, context=state.context | {"conversation": said})
-    before = rows(database)
-    with pytest.raises(InvalidStateError, match="run-T104 lacks 30 entries, "):
-        talk(connection, state, *SAID[40:])
-    assert rows(database) == before
-
-
-def test_a_history_that_begins_with_a_summary_goes_on(
-    connection: AgentConnection, state: RunState
-) -> None:
-    said = slide(SAID[:30], 5)
-    state = save_kept(connection, state, **STEP, context=state.context | {"conversation": said})
-    state = talk(connection, state, *SAID[30:40])
-    state = talk(connection, state, *SAID[40:])
-    assert read_history(connection, "run-T104") == [*said, *SAID[30:]]
-
-
-def test_after_a_step_back_the_history_only_grows(
-    connection: AgentConnection, state: RunState
-) -> None:
-    earlier = talk(connection, state, *SAID[:4])
-    state = talk(connection, earlier, *SAID[4:8])
-    state = save_kept(connection, state, **STEP, context=earlier.context)
-    talk(connection, state, *SAID[8:9])
-    assert read_history(connection, "run-T104") == SAID[:9]
+def test_after_a_step_back_the_history_only_grows(store: SQLiteStore, state: RunState) -> None:
+    earlier = store.save_checkpoint(state, saying(*SAID[:4]))
+    later = store.save_checkpoint(earlier, saying(*SAID[4:8]))
+    back = Step("recover", dict(earlier.context), "talk")
+    state = replace(store, riders=()).save_checkpoint(later, back)
+    store.save_checkpoint(state, saying(*SAID[8:9]))
+    assert read_history(store.connection, "run-T104") == SAID[:9]
 
 
 @pytest.mark.parametrize(
@@ -233,31 +185,18 @@ def test_after_a_step_back_the_history_only_grows(
     [
         {"text": "hm"},
         {"role": "person"},
-        {"role": "person", "text": 1},
-        {"role": "summary", "text": "all is well", "entries": 3},
         "hm",
         None,
     ],
 )
-@pytest.mark.parametrize("before", [0, 2])
 def test_what_is_no_entry_is_refused(
-    connection: AgentConnection, database: Path, state: RunState, entry: Any, before: int
+    store: SQLiteStore, database: Path, state: RunState, entry: Any
 ) -> None:
-    state = talk(connection, state, *SAID[:before])
+    state = store.save_checkpoint(state, saying(*SAID[:2]))
     untouched = rows(database)
     with pytest.raises(InvalidStateError, match="needs `role` and `text`"):
-        talk(connection, state, entry)
+        store.save_checkpoint(state, saying(entry))
     assert rows(database) == untouched
-
-
-def test_a_conversation_is_a_list(connection: AgentConnection, state: RunState) -> None:
-    with pytest.raises(InvalidStateError, match="conversation is a dict"):
-        save_windowed(connection, state, **STEP, context=state.context | {"conversation": {}})
-
-
-def test_a_summary_without_its_number_is_refused() -> None:
-    with pytest.raises(InvalidStateError, match="lacks its number"):
-        slide([{"role": "summary", "text": ""}, *SAID])
 
 
 CARD = "4111 1111  1111 1111"  # two spaces; the summary has one
@@ -267,54 +206,51 @@ CARD = "4111 1111  1111 1111"  # two spaces; the summary has one
     "text", ["x@y.example", f"card {CARD}", "Bearer  abcdef12345", "4111 1111\n1111 1111"]
 )
 def test_one_call_cleans_context_summary_and_history(
-    connection: AgentConnection, state: RunState, text: str
+    store: SQLiteStore, state: RunState, text: str
 ) -> None:
-    said = [{"role": "person", "text": text}]
-    state = save_checkpoint(
-        connection, state, **STEP, context=state.context | {"conversation": said}
-    )
+    store = replace(store, riders=(Redact(), Window(3), KEEP))
     for n in range(12):
-        entry = {"role": "person", "text": text if n % 2 else f"{n}"}
-        state = talk(connection, state, entry, window=3, clean=redact)
-    everything = to_json([dict(state.context), read_history(connection, "run-T104")])
+        entry = {"role": "person", "text": f"{n}" if n % 2 else text}
+        state = store.save_checkpoint(state, saying(entry))
+    everything = to_json([dict(state.context), read_history(store.connection, "run-T104")])
     assert " ".join(text.split()) not in " ".join(everything.replace("\\n", " ").split())
-    assert len(read_history(connection, "run-T104")) == 13
+    assert len(read_history(store.connection, "run-T104")) == 12
 
 
-def test_a_summary_that_becomes_a_secret_is_cleaned_and_does_not_lock_the_run(
-    connection: AgentConnection, state: RunState
+def test_a_summary_that_becomes_a_secret_is_cleaned_by_a_second_redaction(
+    store: SQLiteStore, state: RunState
 ) -> None:
-    def join(so_far: str, leaving: Any) -> str:
+    def join(so_far: str, leaving: Sequence[Any]) -> str:
         return so_far + "".join(entry["text"] for entry in leaving)
 
+    store = replace(store, riders=(Window(1, join), Redact(), KEEP))
     for part in ("4111", "1111", "1111", "1111", "hm", "hm"):
-        entry = {"role": "person", "text": part}
-        state = talk(connection, state, entry, window=1, summarise=join, clean=redact)
+        state = store.save_checkpoint(state, saying({"role": "person", "text": part}))
         assert "4111111111111111" not in state.context_json
     assert state.context["conversation"][0]["text"] == "[card number removed]hm"
 
 
-def test_the_history_goes_with_its_run(connection: AgentConnection, state: RunState) -> None:
-    talk(connection, state, *SAID, next_action=None)
-    delete_run(connection, "run-T104")
-    assert read_history(connection, "run-T104") == []
+def test_the_history_goes_with_its_run(store: SQLiteStore, state: RunState) -> None:
+    store.save_checkpoint(state, saying(*SAID, next_action=None))
+    delete_run(store.connection, "run-T104")
+    assert read_history(store.connection, "run-T104") == []
 
 
-def test_append_needs_a_transaction_and_json(connection: AgentConnection, state: RunState) -> None:
-    with pytest.raises(TransactionError, match="with connection"):
-        history.append(connection, "run-T104", SAID)
+def test_append_needs_json_and_a_run(store: SQLiteStore, state: RunState) -> None:
+    connection = store.connection
     with pytest.raises(JSONValueError, match="entry"), connection:
-        history.append(connection, "run-T104", [{"role": "agent", "text": {1}}])
+        append(connection, state.run_id, [{"role": "agent", "text": {1}}])
     with pytest.raises(sqlite3.IntegrityError), connection:
-        history.append(connection, "run-T999", SAID)
+        append(connection, "run-T999", SAID)
 
 
-def test_the_summary_is_made_by_whom_one_asks(connection: AgentConnection, state: RunState) -> None:
-    def count(so_far: str, leaving: Any) -> str:
+def test_the_summary_is_made_by_whom_one_asks(store: SQLiteStore, state: RunState) -> None:
+    def count(so_far: str, leaving: Sequence[Any]) -> str:
         return f"{so_far}+{len(leaving)}"
 
-    state = talk(connection, state, *SAID[:5], window=2, summarise=count)
-    state = talk(connection, state, *SAID[5:6], window=2, summarise=count)
+    store = replace(store, riders=(Window(2, count),))
+    state = store.save_checkpoint(state, saying(*SAID[:5]))
+    state = store.save_checkpoint(state, saying(SAID[5]))
     assert state.context["conversation"] == [
         {"role": "summary", "text": "+3+1", "entries": 4},
         *SAID[4:6],
@@ -350,12 +286,9 @@ def test_a_window_holds_at_least_one_entry(window: int) -> None:
         slide(SAID, window)
 
 
-def test_a_long_conversation_fits_into_a_checkpoint(
-    connection: AgentConnection, state: RunState
-) -> None:
+def test_a_long_conversation_fits_into_a_checkpoint(store: SQLiteStore, state: RunState) -> None:
+    long = saying(*conversation(6000))
     with pytest.raises(CheckpointSizeError):
-        save_kept(
-            connection, state, **STEP, context=state.context | {"conversation": conversation(6000)}
-        )
-    state = talk(connection, state, *conversation(6000))
-    assert len(encode(state, "none").body) < 20_000
+        replace(store, riders=(KEEP,)).save_checkpoint(state, long)
+    state = store.save_checkpoint(state, long)
+    assert len(encode(state, TICKET_SCHEMA, "none").body) < 20_000

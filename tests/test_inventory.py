@@ -8,13 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from lesson_lib.checkpoints import damage, figures, goldens, measuring
 from lesson_lib.checkpoints.codec import PAYS_FROM, encode
-from lesson_lib.checkpoints.inventory import ANSWERS, KINDS, PLACES, place
-from lesson_lib.checkpoints.measuring import SIZES, Cost, measure, pays_from, read_costs, state_of
-from lesson_lib.checkpoints.trials import trial
 from lesson_lib.errors import InvalidStateError, StorageError
-from lesson_lib.stores.sqlite import connect
+from lesson_lib.labs.checkpoint_format import bit_flips, figures, goldens, measuring
+from lesson_lib.labs.checkpoint_format.inventory import ANSWERS, KINDS, PLACES, place
+from lesson_lib.labs.checkpoint_format.measuring import (
+    SIZES,
+    Cost,
+    measure,
+    pays_from,
+    read_costs,
+    state_of,
+)
+from lesson_lib.labs.checkpoint_format.placements import trial
+from lesson_lib.sqlite import connect
+from lesson_lib.tickets.checkpoint_schema import TICKET_SCHEMA
 
 
 def after(folder: Path, places: dict[str, str]) -> dict[str, str]:
@@ -73,11 +81,11 @@ def test_an_answer_of_another_kind_is_refused(answers: tuple[bool, str, str]) ->
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_made_up_state_has_the_size_it_was_asked_for(size: int) -> None:
-    assert len(encode(state_of(size), "none").body) == size
+    assert len(encode(state_of(size), TICKET_SCHEMA, "none").body) == size
 
 
 def test_a_measurement_has_a_row_for_each_size_and_leaves_nothing(tmp_path: Path) -> None:
-    costs = measure(tmp_path, sizes=(300, 5_000), rounds=2)
+    costs = measure(tmp_path, at=(300, 5_000), rounds=2)
     assert [(cost.size, cost.compression) for cost in costs] == [
         *((300, "gzip"), (300, "zstd"), (5_000, "gzip"), (5_000, "zstd"))
     ]
@@ -113,7 +121,7 @@ def test_only_the_checksum_notices_each_flipped_byte(tmp_path: Path) -> None:
     with closing(connect(database)) as connection:
         goldens.lay_down(connection, goldens.read_goldens()["v4-none"])
     before = database.read_bytes()
-    noticed = damage.flip_each_byte(database)
+    noticed = bit_flips.flip_each_byte(database)
     assert noticed["flips"] == noticed["checksum"] == len(goldens.read_goldens()["v4-none"].body)
     assert 0 < noticed["JSON"] < noticed["flips"]
     assert noticed["integrity_check"] == 0
@@ -123,11 +131,11 @@ def test_only_the_checksum_notices_each_flipped_byte(tmp_path: Path) -> None:
 def test_a_change_needs_one_place_and_equal_length(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"abcabd")
-    damage.change(file, b"abc", b"xyz")
+    bit_flips.change(file, b"abc", b"xyz")
     assert file.read_bytes() == b"xyzabd"
     for old, new in ((b"q", b"r"), (b"b", b"cc"), (b"z", b"")):
         with pytest.raises(StorageError, match="places of"):
-            damage.change(file, old, new)
+            bit_flips.change(file, old, new)
 
 
 def test_the_time_is_measured_against_a_durable_save(tmp_path: Path) -> None:

@@ -188,3 +188,21 @@ def test_words_that_are_not_json_are_refused_though_the_usual_way_takes_them(tex
 def test_text_that_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="line 1 column"):
         from_json(text)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '[{"b": {"a": 1, "c": 1, "a": 1}}]'])
+def test_an_object_that_names_something_twice_is_refused(text: str) -> None:
+    assert json.loads(text)
+    with pytest.raises(ValueError, match="names something twice"):
+        from_json(text)
+
+
+def test_what_is_written_is_what_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    value: dict[str, object] = {"a": {"b": [1]}}
+
+    def change_and_dump(checked: object, **options: object) -> str:
+        value["a"] = {"b": float("nan")}  # as another thread may do meanwhile
+        return repr(checked)
+
+    monkeypatch.setattr(json, "dumps", change_and_dump)
+    assert to_json(value) == "{'a': {'b': [1]}}"

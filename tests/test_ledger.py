@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lesson_lib.ledger import Ledger
+from lesson_lib.processes import together
 
 WRITE = """
 import sys
 from pathlib import Path
 from lesson_lib.ledger import Ledger
-print("ready", flush=True)
+print("ready")
 input()
 for _ in range(500):
     Ledger(Path(sys.argv[1])).write(sys.argv[2] * 50)
@@ -45,18 +44,5 @@ def test_a_call_is_one_line_whatever_its_key(tmp_path: Path, line: str) -> None:
 
 def test_two_processes_never_mix_their_lines(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.txt")
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITE, ledger.path, letter],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        for letter in "ab"
-    ]
-    for writer in writers:
-        assert writer.stdout is not None
-        assert writer.stdout.readline().strip() == b"ready"
-    for writer in writers:
-        writer.communicate(b"go\n")
-        assert writer.returncode == 0
+    together([["-c", WRITE, ledger.path, letter] for letter in "ab"])
     assert sorted(ledger.lines()) == ["a" * 50] * 500 + ["b" * 50] * 500

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lesson_lib.errors import InvalidStateError, LessonError
-from lesson_lib.model import Event, RunState, ToolResult, require_text
+from lesson_lib.errors import InvalidStateError, JSONValueError, LessonError, RunCompletedError
+from lesson_lib.model import Event, RunState, Step, ToolCall, ToolResult, require_text
 
 GOOD: dict[str, Any] = {
     "run_id": "run-1",
@@ -64,6 +64,8 @@ def test_a_state_that_keeps_the_rules_can_be_made(changed: dict[str, Any]) -> No
         RunState(**GOOD),
         Event("run-1", 1, "s", "noted", "look", "{}", "2024-05-01T12:00:00Z"),
         ToolResult("k", "lookup", None, reused=False),
+        ToolCall("run-1", "k", "lookup", None, int),
+        Step("look", {}, "look"),
     ],
     ids=lambda thing: type(thing).__name__,
 )
@@ -80,6 +82,53 @@ def test_a_context_is_a_copy_that_takes_no_item() -> None:
     state.context["a"].append(2)
     assert state.context == {"a": [1]}
     assert state.context | {"b": 2} == {"a": [1], "b": 2}
+
+
+def test_a_run_begins_at_version_0() -> None:
+    state = RunState.begin("run-1", "T1", "look", {"b": 1, "a": [None]})
+    assert state == RunState("run-1", "T1", "running", "look", '{"a": [null], "b": 1}', 0)
+    with pytest.raises(JSONValueError, match=r"^context\.a is a set"):
+        RunState.begin("run-1", "T1", "look", {"a": {1}})
+
+
+def test_a_step_leads_to_the_next_state_and_changes_nothing() -> None:
+    state = RunState(**GOOD | {"context_json": '{"a": [1], "b": {"c": 1}}'})
+    step = Step("look", {"b": 2, "d": 3}, "draft", appended={"a": [2], "e": ["x"]})
+    after = state.after(step)
+    assert dict(after.context) == {"a": [1, 2], "b": 2, "d": 3, "e": ["x"]}
+    assert (after.status, after.next_action, after.version) == ("running", "draft", 1)
+    assert dict(state.context) == {"a": [1], "b": {"c": 1}}
+    assert (step.found, dict(step.appended)) == ({"b": 2, "d": 3}, {"a": [2], "e": ["x"]})
+
+
+def test_the_last_step_completes_a_run_and_none_comes_after_it() -> None:
+    end = RunState(**GOOD).after(Step("look", {}, None))
+    assert (end.status, end.next_action) == ("completed", None)
+    with pytest.raises(RunCompletedError, match="run-1 is completed, at version 1"):
+        end.after(Step("look", {}, "look"))
+
+
+def test_a_step_that_json_would_change_leads_nowhere() -> None:
+    with pytest.raises(JSONValueError, match=r"^context\.b is nan"):
+        RunState(**GOOD).after(Step("look", {"b": float("nan")}, "look"))
+    with pytest.raises(JSONValueError, match=r"^context\.a\[1\] is a set"):
+        RunState(**GOOD).after(Step("look", {}, "look", appended={"a": [{1}]}))
+
+
+@pytest.mark.parametrize(
+    ("found", "appended"),
+    [
+        ({}, {"text": ["x"]}),
+        ({}, {"a": {"b": 2}}),
+        ({}, {"a": "bc"}),
+        ({"a": [5]}, {"a": [2]}),
+    ],
+    ids=str,
+)
+def test_what_cannot_grow_does_not(found: dict[str, Any], appended: dict[str, Any]) -> None:
+    state = RunState(**GOOD | {"context_json": '{"a": [1], "text": "abc"}'})
+    with pytest.raises(InvalidStateError, match=f"{next(iter(appended))} cannot grow by"):
+        state.after(Step("look", found, "look", appended=appended))
 
 
 @pytest.mark.parametrize("text", ["a", " ", "a\x00b", "🔥", "'); DROP TABLE agent_runs; --"])

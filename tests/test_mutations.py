@@ -12,7 +12,7 @@ import pytest
 from forked_cells import outputs_of
 from mutations import Mutation
 from nbformat import NotebookNode
-from notebook_runner import output_text
+from prose import output_text
 from strict_nbval import compare_outputs
 
 pytestmark = pytest.mark.prove
@@ -64,7 +64,9 @@ def test_an_unchanged_copy_changes_no_output(lesson: Path, package: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("lesson", "mutation"), MUTATIONS, ids=[mutation.guard for _, mutation in MUTATIONS]
+    ("lesson", "mutation"),
+    MUTATIONS,
+    ids=[f"{lesson.stem} {mutation.guard}" for lesson, mutation in MUTATIONS],
 )
 def test_a_lesson_notices_that_its_guard_is_gone(
     lesson: Path, mutation: Mutation, package: Path, tmp_path: Path

@@ -308,7 +308,7 @@ FINE: list[tuple[Rule, Change]] = [
     (lint.links, says("[the list](index.ipynb#contents) and [`step`](#the-first-step)")),
     (lint.links, says("In code, `https://example.org` and `x[1](none)` are no links.")),
     (lint.tables_with_headers, says("| what | kept |\n|:---|---:|\n| x | y |")),
-    (lint.one_spelling, says("The `json` module; `sqlite.py`; see stores/sqlite.py.")),
+    (lint.one_spelling, says("The `json` module; `sqlite.py`; see sqlite/store.py.")),
     (lint.plain_python, becomes("run_python('import os; os._exit(1)', input=None)")),
     (lint.plain_python, becomes("await answer")),
     (lint.outputs_of_any_machine, holds(printed("run-T104: 18/45 minutes, lib/schema.sql"))),

@@ -11,19 +11,18 @@ from contextlib import closing, suppress
 from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import pytest
 from remote_parts import client, fee, served
 
-from lesson_lib.children import Child
 from lesson_lib.errors import ChildError, KeyBusyError, RefusedError, RemoteError
 from lesson_lib.json_text import from_json
+from lesson_lib.labs.remote_effects import service as payment_service
+from lesson_lib.labs.remote_effects.client import Answer, Payments, WithoutKeys
+from lesson_lib.labs.remote_effects.service import FAULTS, LIMIT_CENTS, PaymentServer
+from lesson_lib.labs.remote_effects.service_process import Service
 from lesson_lib.ledger import Ledger
-from lesson_lib.payments import service as payment_service
-from lesson_lib.payments.books import LIMIT_CENTS
-from lesson_lib.payments.client import Answer, Payments, Service, WithoutKeys
-from lesson_lib.payments.service import FAULTS, PaymentServer
+from lesson_lib.processes import Child
 
 DYING = [fault for fault in FAULTS if fault.startswith("die")]
 
@@ -93,7 +92,7 @@ def test_a_payment_without_one_well_formed_key_is_turned_away(
     assert (status, kind) == (400, PROBLEM)
     assert isinstance(body, dict)
     assert "Idempotency-Key" in body["title"]
-    assert server.books.bank.lines() == []
+    assert server.accounts.bank.lines() == []
 
 
 @pytest.mark.parametrize("key", ["k", 'a "quoted" one', r"back\slash", "a/b?c#d%20", '"' * 255])
@@ -116,8 +115,7 @@ def test_a_key_may_hold_any_printable_character(payments: Payments, key: str) ->
         (GOOD.replace(b"5", b"5.0"), 400, "A payment has amount_cents"),
         (GOOD.replace(b"payee", b"payer"), 400, "A payment has amount_cents"),
         (GOOD.replace(b"5,", b'5, "note": "",'), 400, "A payment has amount_cents"),
-        (GOOD.replace(b"5", b"0"), 400, "amount_cents must be 1 or more"),
-        (b" " * 10_001, 413, "The body is longer than 10000 bytes"),
+        (GOOD.replace(b"5", b"0"), 400, "A payment has amount_cents"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -131,20 +129,14 @@ def test_a_request_that_is_no_payment_is_turned_away_and_takes_no_key(
     assert problem["title"].startswith(title)
     assert problem["status"] == status
     assert send(payments, "k").status == 201
-    assert len(server.books.bank.lines()) == 1
+    assert len(server.accounts.bank.lines()) == 1
 
 
-def test_an_address_that_cannot_be_read_is_turned_away(server: PaymentServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
-        connection.sendall(b"GET http://[ HTTP/1.0\r\n\r\n")
-        assert connection.recv(100).startswith(b"HTTP/1.0 400 ")
-
-
-@pytest.mark.parametrize("length", [[], [("Content-Length", "-1")], [("Content-Length", "1e9")]])
+@pytest.mark.parametrize("length", [[], [("Content-Length", "1e9")]])
 def test_a_body_of_unknown_length_is_not_read(
     server: PaymentServer, length: list[tuple[str, str]]
 ) -> None:
-    assert post(server, b"", ("Idempotency-Key", '"k"'), *length)[0] == 411
+    assert post(server, GOOD, ("Idempotency-Key", '"k"'), *length)[0] == 400
 
 
 @pytest.mark.parametrize(
@@ -160,7 +152,7 @@ def test_a_repeat_gets_the_first_answer(server: PaymentServer, payments: Payment
     for _ in range(3):
         assert send(payments, "k") == Answer(201, first.value, replayed=True)
     assert payments.ask("GET", "/payments/k") == Answer(201, first.value, replayed=True)
-    assert server.books.bank.lines() == ["payment-1 run-1 12000"]
+    assert server.accounts.bank.lines() == ["payment-1 run-1 12000"]
 
 
 def test_the_order_and_the_spaces_of_a_request_do_not_matter(server: PaymentServer) -> None:
@@ -168,7 +160,7 @@ def test_the_order_and_the_spaces_of_a_request_do_not_matter(server: PaymentServ
     for body in (GOOD, other):
         length = ("Content-Length", str(len(body)))
         assert post(server, body, length, ("Idempotency-Key", '"k"'))[0] == 201
-    assert len(server.books.bank.lines()) == 1
+    assert len(server.accounts.bank.lines()) == 1
 
 
 def test_a_key_with_another_request_is_turned_away(
@@ -177,7 +169,7 @@ def test_a_key_with_another_request_is_turned_away(
     first = send(payments, "k")
     assert send(payments, "k", 12_001).status == 422
     assert send(payments, "k").value == first.value
-    assert len(server.books.bank.lines()) == 1
+    assert len(server.accounts.bank.lines()) == 1
 
 
 def test_a_refusal_is_kept_as_well(server: PaymentServer, payments: Payments) -> None:
@@ -189,7 +181,7 @@ def test_a_refusal_is_kept_as_well(server: PaymentServer, payments: Payments) ->
         payments.outcome("k")
     assert send(payments, "l", LIMIT_CENTS).status == 201
     assert payments.payments_of("run-1") == [{"payment_id": "payment-2", **fee("run-1", 100_000)}]
-    assert server.books.bank.lines() == ["payment-2 run-1 100000"]
+    assert server.accounts.bank.lines() == ["payment-2 run-1 100000"]
 
 
 def test_an_unknown_key_has_no_outcome(payments: Payments) -> None:
@@ -260,7 +252,7 @@ def test_a_key_is_forgotten_after_its_time_and_then_pays_again(
     server: PaymentServer, payments: Payments
 ) -> None:
     now = 1_000.0
-    server.books.clock = lambda: now
+    server.accounts.clock = lambda: now
     first = send(payments, "k")
     now += 86_399.0
     assert send(payments, "k").replayed
@@ -269,12 +261,12 @@ def test_a_key_is_forgotten_after_its_time_and_then_pays_again(
     second = send(payments, "k")
     assert (second.status, second.replayed) == (201, False)
     assert [first.value, second.value] == payments.payments_of("run-1")
-    assert len(server.books.bank.lines()) == 2
+    assert len(server.accounts.bank.lines()) == 2
 
 
 def test_a_key_is_remembered_from_its_answer_on(server: PaymentServer, payments: Payments) -> None:
     now = 1_000.0
-    server.books.clock = lambda: now
+    server.accounts.clock = lambda: now
     server.faults += ["slow"]
     with ThreadPoolExecutor() as threads:
         threads.submit(payments.pay, "k", fee("run-1"))
@@ -312,7 +304,7 @@ def test_a_restarted_service_has_the_clock_it_had(service: Service) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS[1:])
-@pytest.mark.parametrize("ask_first", [True, False])
+@pytest.mark.parametrize("ask_first", [True, pytest.param(False, marks=pytest.mark.prove)])
 def test_whatever_fails_a_repeat_with_the_key_pays_once(
     service: Service, fault: str, ask_first: bool
 ) -> None:
@@ -374,66 +366,6 @@ def test_a_forgotten_key_does_not_vouch_for_its_second_payment(service: Service)
     assert service.client.outcome("k") is None
 
 
-class BrokenError(Exception):
-    """Something that nobody expected."""
-
-
-@pytest.mark.parametrize("part", ["pay", "record"])
-def test_an_unexpected_error_leaves_no_key_in_progress(
-    server: PaymentServer, payments: Payments, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    broken = [True]
-
-    def break_once(*arguments: Any) -> Any:
-        if broken and broken.pop():
-            raise BrokenError
-        return plain(*arguments)
-
-    plain = getattr(server.books, part)
-    monkeypatch.setattr(server.books, part, break_once)
-    with pytest.raises(RemoteError, match="no answer"):
-        payments.pay("k", fee("run-1"))
-    moved = part == "record"
-    assert (payments.outcome("k") is not None) == moved
-    payments.pay("k", fee("run-1"))
-    assert len(server.books.bank.lines()) == 1
-
-
-def test_a_service_that_cannot_even_settle_dies(
-    server: PaymentServer, payments: Payments, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise BrokenError
-
-    died: list[bool] = []
-    for part in ("record", "settle"):
-        monkeypatch.setattr(server.books, part, fail)
-    monkeypatch.setattr(payment_service, "die_if", died.append)
-    with pytest.raises(RemoteError):
-        payments.pay("k", fee("run-1"))
-    assert died[-1]
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        {"faults": {"slow": 1}},
-        {"faults": "slow"},
-        {"faults": [["slow"]]},
-        {"faults": 1},
-        {"later": "1"},
-        {"later": None},
-        {"await_slow": "1"},
-    ],
-    ids=str,
-)
-def test_an_order_that_makes_no_sense_is_turned_away(
-    payments: Payments, order: dict[str, object]
-) -> None:
-    assert payments.ask("POST", "/control", order).status == 400
-    assert send(payments, "k").status == 201
-
-
 def test_faults_come_in_the_order_they_were_told(service: Service) -> None:
     service.fail("fail_before", "fail_after")
     with pytest.raises(RemoteError, match="503"):
@@ -488,7 +420,7 @@ def test_a_payment_is_refunded_once(
     with ThreadPoolExecutor(5) as threads:
         refunds = list(threads.map(payments.refund, ["payment-1"] * 10))
     assert refunds == [{"refund_id": "refund-1"}] * 10
-    assert server.books.bank.lines() == ["payment-1 run-1 12000", "refund-1 run-1 12000"]
+    assert server.accounts.bank.lines() == ["payment-1 run-1 12000", "refund-1 run-1 12000"]
 
 
 @pytest.mark.parametrize("payment_id", ["payment-2", "refund-1", "", None, 1, ["payment-1"]])
@@ -553,7 +485,7 @@ def test_a_stopped_service_answers_nobody_and_can_be_stopped_again(tmp_path: Pat
 PARENT = """
 import os, sys
 from pathlib import Path
-from lesson_lib.payments.client import Service
+from lesson_lib.labs.remote_effects.service_process import Service
 print(Service(Path(sys.argv[1])).start().address, flush=True)
 sys.stdin.readline()
 os._exit(1)

@@ -11,7 +11,7 @@ import pytest
 from remote_parts import fee
 
 from lesson_lib.errors import KeyBusyError, RefusedError, RemoteError
-from lesson_lib.payments.client import Answer, Payments
+from lesson_lib.labs.remote_effects.client import Answer, Payments
 
 CALLS: dict[str, Callable[[Payments], object]] = {
     "pay": lambda service: service.pay("k", fee("run-1")),
@@ -106,7 +106,6 @@ def test_a_refused_question_says_nothing_about_the_payment() -> None:
         http(403, b'{"title": "\\ud800"}', PROBLEM),
         http(201, b'{"payment_id": "payment-1", "cents": %d}' % 2**70),
         http(201, b'{"payment_id": "payment-1", "a": %s}' % (b"[" * 150 + b"]" * 150)),
-        http(201, b'{"payment_id": "%s"}' % (b"1" * 1_000_000)),
         b'HTTP/1.0 201 No length\r\n\r\n{"payment_id": "payment-1"}',
     ],
     ids=lambda reply: repr(reply[:60]),
@@ -131,8 +130,6 @@ def test_a_receipt_is_an_object(body: bytes) -> None:
         b"{}",
         b'{"ok": true}',
         b'{"payment_id": 1, "refund_id": null, "payments": {}}',
-        b'{"payments": [{"payment_id": "payment-1"}, {}]}',
-        b'{"payments": ["payment-1"]}',
     ],
     ids=repr,
 )

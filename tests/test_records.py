@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_parts import Child, rows
+from store_parts import rows
 
 from lesson_lib.errors import (
     CorruptStateError,
@@ -26,8 +26,9 @@ from lesson_lib.errors import (
     TransactionError,
     UnknownRunError,
 )
-from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite import (
+from lesson_lib.model import RunState, Step, ToolCall
+from lesson_lib.processes import Child
+from lesson_lib.sqlite import (
     AgentConnection,
     connect,
     create_schema,
@@ -43,15 +44,17 @@ from lesson_lib.stores.sqlite import (
 
 
 def start(connection: AgentConnection, **changed: object) -> RunState:
-    wanted = {"run_id": "run-1", "ticket_id": "T1", "session": "s1", "first_action": "look"}
-    arguments: dict[str, Any] = {**wanted, "context": {"n": 0}, **changed}
-    return start_run(connection, **arguments)
+    wanted = {"run_id": "run-1", "ticket_id": "T1", "first_action": "look", "context": {"n": 0}}
+    arguments: dict[str, Any] = {"session": "s1", **wanted, **changed}
+    session = arguments.pop("session")
+    return start_run(connection, RunState.begin(**arguments), session=session)
 
 
 def save(connection: AgentConnection, state: RunState, **changed: object) -> RunState:
-    wanted = {"session": "s1", "action": "look", "next_action": "look", "context": {"n": 1}}
-    arguments: dict[str, Any] = {**wanted, **changed}
-    return save_checkpoint(connection, state, **arguments)
+    wanted = {"action": "look", "found": {"n": 1}, "next_action": "look"}
+    arguments: dict[str, Any] = {"session": "s1", **wanted, **changed}
+    session = arguments.pop("session")
+    return save_checkpoint(connection, state, Step(**arguments), session=session)
 
 
 def note(connection: AgentConnection, **changed: object) -> None:
@@ -130,12 +133,12 @@ def test_a_state_cannot_be_changed_in_place(connection: AgentConnection) -> None
     assert load_state(connection, "run-1") == state
 
 
-def test_the_state_and_the_context_given_to_a_save_stay_as_they_were(
+def test_the_state_and_what_was_found_stay_as_they_were(
     connection: AgentConnection,
 ) -> None:
-    first, context = start(connection), {"n": [1]}
-    saved = save(connection, first, context=context)
-    context["n"].append(2)
+    first, found = start(connection), {"n": [1]}
+    saved = save(connection, first, found=found)
+    found["n"].append(2)
     assert (first.version, dict(first.context)) == (0, {"n": 0})
     assert (saved.version, dict(saved.context)) == (1, {"n": [1]})
 
@@ -149,7 +152,7 @@ def test_events_stay_in_order_though_the_clock_runs_backwards(database: Path) ->
     with closing(connect(database, clock=lambda: noon - timedelta(hours=next(hours)))) as ours:
         state = start(ours)
         for n in range(1, 12):  # 10 comes after 9, too
-            state = save(ours, state, context={"n": n})
+            state = save(ours, state, found={"n": n})
         read = [event.detail for event in read_events(ours, "run-1")]
         usual = "SELECT detail FROM agent_events ORDER BY created_at_utc"
         by_clock = [detail for (detail,) in ours.execute(usual)]
@@ -179,6 +182,14 @@ def test_a_run_cannot_be_started_twice(connection: AgentConnection, database: Pa
     assert rows(database) == before
 
 
+def test_a_run_begins_at_version_0_only(connection: AgentConnection, database: Path) -> None:
+    later = save(connection, start(connection))
+    before = rows(database)
+    with pytest.raises(InvalidStateError, match="run-2 begins at version 0, not 1"):
+        start_run(connection, dataclasses.replace(later, run_id="run-2"), session="s1")
+    assert rows(database) == before
+
+
 @pytest.mark.parametrize("loaded", [0, 1, 3])
 def test_a_writer_with_another_version_is_refused(
     connection: AgentConnection, database: Path, loaded: int
@@ -186,7 +197,7 @@ def test_a_writer_with_another_version_is_refused(
     current = save(connection, save(connection, start(connection)))
     before = rows(database)
     with pytest.raises(StaleVersionError, match=f"run-1 is at version 2, .* {loaded}: load"):
-        save(connection, dataclasses.replace(current, version=loaded), context={"n": "other"})
+        save(connection, dataclasses.replace(current, version=loaded), found={"n": "other"})
     assert rows(database) == before
 
 
@@ -196,9 +207,9 @@ def test_of_two_workers_at_one_version_the_second_is_refused(
     start(connection)
     with closing(connect(database)) as other:
         mine, theirs = load_state(connection, "run-1"), load_state(other, "run-1")
-        saved = save(connection, mine, context={"by": "first"})
+        saved = save(connection, mine, found={"by": "first"})
         with pytest.raises(StaleVersionError):
-            save(other, theirs, context={"by": "second"})
+            save(other, theirs, found={"by": "second"})
         assert load_state(other, "run-1") == saved
 
 
@@ -335,19 +346,29 @@ def test_a_run_whose_first_event_fails_is_not_there(
         assert rows(database) == before
 
 
-@pytest.mark.parametrize("write", [start, lambda c, **k: save(c, start(c), **k)])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda connection, value: start(connection, context=value),
+        lambda connection, value: save(connection, start(connection), found=value),
+    ],
+    ids=["start", "save"],
+)
 def test_a_context_that_is_not_json_is_refused(
-    connection: AgentConnection, database: Path, write: Callable[..., RunState]
+    connection: AgentConnection,
+    database: Path,
+    write: Callable[[AgentConnection, object], RunState],
 ) -> None:
     with pytest.raises(JSONValueError, match=r"^context\.seen is nan"):
-        write(connection, context={"seen": float("nan")})
+        write(connection, {"seen": float("nan")})
     assert [row[5] for row in rows(database)["agent_runs"]] in ([], [0])
 
 
 SAVE = """
 import sys
 from lesson_lib.errors import StaleVersionError
-from lesson_lib.stores.sqlite import connect, load_state, record_event, save_checkpoint
+from lesson_lib.model import Step
+from lesson_lib.sqlite import connect, load_state, record_event, save_checkpoint
 connection = connect(sys.argv[1], timeout=60)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -355,8 +376,8 @@ saved = refused = 0
 while saved < 10:
     state = load_state(connection, "run-1")
     try:
-        save_checkpoint(connection, state, session=sys.argv[2], action="look", next_action="look",
-            context={"n": state.context["n"] + 1})
+        step = Step("look", {"n": state.context["n"] + 1}, "look")
+        save_checkpoint(connection, state, step, session=sys.argv[2])
         saved += 1
     except StaleVersionError:
         refused += 1
@@ -373,11 +394,11 @@ def test_four_racing_processes_leave_no_gap_and_lose_no_checkpoint(
 ) -> None:
     start(connection)
     with contextlib.ExitStack() as stack:
-        racers = [stack.enter_context(Child(SAVE, database, f"s{n}")) for n in range(4)]
-        assert [racer.answer() for racer in racers] == ["ready"] * 4
+        racers = [stack.enter_context(Child("-c", SAVE, database, f"s{n}")) for n in range(4)]
+        assert [racer.read() for racer in racers] == ["ready"] * 4
         for racer in racers:
             racer.tell("go")
-        refused = sum(int(racer.answer()) for racer in racers)
+        refused = sum(int(racer.read()) for racer in racers)
     state, events = load_state(connection, "run-1"), read_events(connection, "run-1")
     assert (state.version, dict(state.context)) == (40, {"n": 40})
     assert [event.sequence for event in events] == [*range(1, len(events) + 1)]
@@ -468,13 +489,14 @@ def test_a_completed_run_is_deleted_with_all_that_is_its_own(
     start(connection, run_id="run-2")
     before = rows(database)
     state = start(connection)
-    ask: dict[str, Any] = {"run_id": "run-1", "session": "s1", "key": "k", "tool_name": "t"}
-    execute_once(connection, lambda: "old", **ask, tool_input=None)
+    old = ToolCall("run-1", "k", "t", None, lambda: "old")
+    execute_once(connection, old, session="s1")
     save(connection, state, next_action=None)
     delete_run(connection, "run-1")
     assert rows(database) == before
     start(connection)
-    assert execute_once(connection, lambda: "new", **ask, tool_input=None).value == "new"
+    new = dataclasses.replace(old, function=lambda: "new")
+    assert execute_once(connection, new, session="s1").value == "new"
 
 
 def test_an_unfinished_run_is_not_deleted(connection: AgentConnection, database: Path) -> None:

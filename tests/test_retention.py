@@ -6,20 +6,16 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from remote_parts import Clock
-from sqlite_bytes import parts
 from store_parts import rows
 
-from lesson_lib.agent import resume, start
-from lesson_lib.checkpoints import history, retention, scenes
-from lesson_lib.checkpoints.archive import read_archive, save_kept
+from lesson_lib.checkpoints import history, retention
+from lesson_lib.checkpoints.archive import Keep, put, read_archive
 from lesson_lib.checkpoints.codec import decode, encode
-from lesson_lib.checkpoints.privacy import found_in_files
 from lesson_lib.checkpoints.retention import (
     Expired,
     abandon,
@@ -29,7 +25,6 @@ from lesson_lib.checkpoints.retention import (
     silent_runs,
     why_kept,
 )
-from lesson_lib.crash import run_python
 from lesson_lib.errors import (
     InvalidStateError,
     RunCompletedError,
@@ -39,81 +34,60 @@ from lesson_lib.errors import (
     TransactionError,
     UnknownRunError,
 )
-from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite import (
+from lesson_lib.labs.checkpoint_format import example_runs
+from lesson_lib.labs.checkpoint_format.searching import found_in_files
+from lesson_lib.labs.kit.clock import HandClock
+from lesson_lib.model import RunState, Step, ToolCall
+from lesson_lib.processes import run_python
+from lesson_lib.riders.claims import claim_run, create_claims
+from lesson_lib.riders.intents import confirm, create_intents, intend
+from lesson_lib.riders.outbox import PutCommand, claim_command, create_outbox, mark_delivered
+from lesson_lib.riders.questions import Ask, answer
+from lesson_lib.sqlite import (
     AgentConnection,
-    claim_run,
+    SQLiteStore,
     connect,
-    create_claims,
     create_schema,
-    delete_run,
     execute_once,
     load_state,
     read_events,
     save_checkpoint,
-    start_run,
 )
-from lesson_lib.stores.sqlite.intents import confirm, create_intents, find_intent, intend
-from lesson_lib.stores.sqlite.outbox import (
-    claim_command,
-    create_outbox,
-    mark_delivered,
-    put_command,
-)
-from lesson_lib.stores.sqlite.questions import answer, ask
-from lesson_lib.tickets import read_tickets
+from lesson_lib.tickets import new_run, read_tickets, ticket_agent
+from lesson_lib.tickets.checkpoint_schema import TICKET_SCHEMA
 
-DAY = timedelta(hours=24)
+HOUR, DAY = 3600, 24 * 3600
+A_DAY = timedelta(hours=24)
 T105 = read_tickets()[4]
+LOOK, FINISH = Step("look", {}, "look"), Step("look", {}, None)
+KEEP = Keep(TICKET_SCHEMA)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock()
 
 
 @pytest.fixture
-def store(database: Path, clock: Clock) -> Iterator[AgentConnection]:
+def store(database: Path, clock: HandClock) -> Iterator[SQLiteStore]:
     with closing(connect(database, clock=clock)) as opened:
-        scenes.create_tables(opened)
-        yield opened
+        example_runs.create_tables(opened)
+        yield SQLiteStore(opened, "s1", (KEEP,))
 
 
-def finished(connection: AgentConnection, run_id: str) -> RunState:
+def begun(store: SQLiteStore, run_id: str) -> RunState:
+    return store.start_run(RunState.begin(run_id, "T105", "look", new_run(T105).context))
+
+
+def finished(store: SQLiteStore, run_id: str) -> RunState:
     """Return a run of one checkpoint, which completed it."""
-    return save_kept(connection, begun(connection, run_id), **step(None))
+    return store.save_checkpoint(begun(store, run_id), FINISH)
 
 
-def begun(connection: AgentConnection, run_id: str) -> RunState:
-    return start_run(
-        connection,
-        run_id=run_id,
-        ticket_id="T105",
-        session="s1",
-        first_action="look",
-        context=context(),
-    )
-
-
-def context() -> dict[str, Any]:
-    return {
-        "ticket": {
-            "area": "dispatch",
-            "issue": T105.issue,
-            "outage_minutes": 1,
-            "safety_impact": False,
-        }
-    }
-
-
-def step(next_action: str | None = "look") -> dict[str, Any]:
-    return dict(session="s1", action="look", next_action=next_action, context=context())
-
-
-def long_run(connection: AgentConnection, run_id: str, saves: int) -> RunState:
-    run = begun(connection, run_id)
+def long_run(store: SQLiteStore, run_id: str, saves: int) -> RunState:
+    run = begun(store, run_id)
     for _ in range(saves):
-        run = save_kept(connection, run, **step())
+        run = store.save_checkpoint(run, LOOK)
     return run
 
 
@@ -121,43 +95,40 @@ def run_ids(database: Path) -> list[str]:
     return [row[0] for row in rows(database)["agent_runs"]]
 
 
-def kept_versions(connection: AgentConnection, run_id: str) -> list[int]:
-    return [stored.version for stored in read_archive(connection, run_id)]
+def kept_versions(store: SQLiteStore, run_id: str) -> list[int]:
+    return [stored.version for stored in read_archive(store.connection, run_id)]
 
 
 # Which runs expire
 
 
-@pytest.mark.parametrize("ttl", [24, 48, 72])
+@pytest.mark.parametrize("hours", [24, 48, 72])
 def test_a_finished_run_expires_at_its_ttl_and_not_before(
-    store: AgentConnection, database: Path, clock: Clock, ttl: int
+    store: SQLiteStore, database: Path, clock: HandClock, hours: int
 ) -> None:
     finished(store, "run-1")
-    clock.move(hours=ttl, microseconds=-1)
-    assert expire(store, ttl=timedelta(hours=ttl)) == Expired(0, (), ())
-    clock.move(microseconds=1)
-    assert expire(store, ttl=timedelta(hours=ttl)) == Expired(0, ("run-1",), ())
+    ttl = timedelta(hours=hours)
+    clock.move(hours * HOUR - 0.001)
+    assert expire(store.connection, ttl=ttl) == Expired(0, ())
+    clock.move(0.001)
+    assert expire(store.connection, ttl=ttl) == Expired(0, ("run-1",))
     left = rows(database)
-    assert left.pop("expired_runs") == [("run-1", left_at(clock))]
+    assert left.pop("expired_runs") == [("run-1", f"{clock():%Y-%m-%dT%H:%M:%S.%fZ}")]
     assert {name: kept for name, kept in left.items() if kept} == {}
-
-
-def left_at(clock: Clock) -> str:
-    return clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @pytest.mark.parametrize("hours", [-24, 0, 23.999, 72.001, 10_000])
 def test_another_ttl_is_refused(
-    store: AgentConnection, database: Path, clock: Clock, hours: float
+    store: SQLiteStore, database: Path, clock: HandClock, hours: float
 ) -> None:
     finished(store, "run-1")
     long_run(store, "run-2", 9)
-    clock.move(days=365)
-    before, ttl = rows(database), timedelta(hours=hours)
+    clock.move(365 * DAY)
+    before, ttl, connection = rows(database), timedelta(hours=hours), store.connection
     for refused in (
-        lambda: expire(store, ttl=ttl),
-        lambda: silent_runs(store, ttl),
-        lambda: why_kept(store, "run-1", ttl),
+        lambda: expire(connection, ttl=ttl),
+        lambda: silent_runs(connection, ttl),
+        lambda: why_kept(connection, "run-1", ttl),
     ):
         with pytest.raises(InvalidStateError, match=r"a TTL of .* hours is not between 24 and 72"):
             refused()
@@ -165,207 +136,183 @@ def test_another_ttl_is_refused(
 
 
 @pytest.mark.parametrize("wrong", [{"keep": 0}, {"batch": 0}], ids=str)
-def test_nothing_to_keep_or_to_do_is_refused(store: AgentConnection, wrong: Any) -> None:
+def test_nothing_to_keep_or_to_do_is_refused(store: SQLiteStore, wrong: Any) -> None:
     long_run(store, "run-1", 9)
     with pytest.raises(InvalidStateError, match="must be at least 1"):
-        expire(store, ttl=DAY, **wrong)
+        expire(store.connection, ttl=A_DAY, **wrong)
     assert len(kept_versions(store, "run-1")) == 10
 
 
-def test_a_running_run_never_expires(store: AgentConnection, database: Path, clock: Clock) -> None:
+def test_a_running_run_never_expires(store: SQLiteStore, database: Path, clock: HandClock) -> None:
     begun(store, "run-1")
     long_run(store, "run-2", 2)
     before = rows(database)
     for _ in range(3):
-        clock.move(days=3650)
-        assert expire(store, ttl=DAY) == Expired(0, (), ())
-        assert why_kept(store, "run-2", DAY) == "it is running"
+        clock.move(3650 * DAY)
+        assert expire(store.connection, ttl=A_DAY) == Expired(0, ())
+        assert why_kept(store.connection, "run-2", A_DAY) == "it is running"
     assert rows(database) == before
-    resume(store, "run-2", "s2")
+    ticket_agent.resume(store, "run-2")
 
 
-def test_open_business_keeps_even_a_completed_run(store: AgentConnection, clock: Clock) -> None:
-    create_intents(store)
-    create_outbox(store)
-    create_claims(store)
-    for run_id in ("asks", "intends", "sends"):
-        finished(store, run_id)
-    with store:
-        ask(store, run_id="asks", session="s1", question_id="q", question="Paid?", choices=["yes"])
-        put_command(store, run_id="sends", key="sends:1", tool_name="pay", request={})
-    intend(store, run_id="intends", session="s1", key="intends:1", tool_name="pay", request={})
+def test_open_business_keeps_even_a_completed_run(store: SQLiteStore, clock: HandClock) -> None:
+    connection = store.connection
+    for create in (create_claims, create_intents, create_outbox):
+        create(connection)
+    asks, sends = Ask("q", "Paid?", ["yes"]), PutCommand("sends:1", "pay", {})
+    store.save_checkpoint(begun(store, "asks"), replace(FINISH, riders=(asks,)))
+    store.save_checkpoint(begun(store, "sends"), replace(FINISH, riders=(sends,)))
+    finished(store, "intends")
+    call: dict[str, Any] = {"key": "intends:1", "tool_name": "pay", "request": {}}
+    intent = intend(connection, run_id="intends", session="s1", **call)
     begun(store, "claimed")
-    clock.move(days=30)
-    claim_run(store, "claimed", worker="w1", lease=timedelta(minutes=1))
-    why = {
-        run_id: why_kept(store, run_id, DAY) for run_id in ("asks", "intends", "sends", "claimed")
-    }
-    assert why == {
+    clock.move(30 * DAY)
+    claim_run(connection, "claimed", worker="w1", lease=timedelta(minutes=1))
+    runs = ("asks", "intends", "sends", "claimed")
+    assert {run_id: why_kept(connection, run_id, A_DAY) for run_id in runs} == {
         "asks": "a question of it waits for its answer",
         "intends": "what became of an intent is not known",
         "sends": "a command of it is not delivered",
-        "claimed": "w1 has claimed it",
+        "claimed": "a worker has claimed it",
     }
-    assert expire(store, ttl=DAY) == Expired(0, (), ())
-    assert silent_runs(store, DAY) == []
+    assert expire(connection, ttl=A_DAY) == Expired(0, ())
+    assert silent_runs(connection, A_DAY) == []
 
-    answer(store, "q", "yes", person="Ada")
-    intent = find_intent(store, "intends:1")
-    assert intent is not None
-    confirm(store, intent, session="s1", answer={})
-    command = claim_command(store, claim=DAY, max_attempts=3, key_lives=DAY * 99, session="s1")
+    answer(connection, "q", "yes", person="Ada")
+    confirm(connection, intent, session="s1", answer={})
+    limits: dict[str, Any] = {"max_attempts": 3, "key_lives": 99 * A_DAY}
+    command = claim_command(connection, claim=A_DAY, session="s1", **limits)
     assert command is not None
-    mark_delivered(store, command, session="s1", answer={})
+    mark_delivered(connection, command, session="s1", answer={})
     # Each of these left an event: the TTL counts from there.
-    assert expire(store, ttl=DAY) == Expired(0, (), ())
-    clock.move(days=1)
-    assert expire(store, ttl=DAY).runs == ("asks", "intends", "sends")
+    assert expire(connection, ttl=A_DAY) == Expired(0, ())
+    clock.move(DAY)
+    assert expire(connection, ttl=A_DAY).runs == ("asks", "intends", "sends")
+    assert silent_runs(connection, A_DAY) == ["claimed"]
 
 
-def test_a_waiting_run_never_expires(store: AgentConnection, clock: Clock) -> None:
-    runs = scenes.four_runs(store)
-    clock.move(days=365)
-    assert why_kept(store, runs[3], DAY) == "a question of it waits for its answer"
-    assert runs[3] not in silent_runs(store, DAY)
-    assert runs[3] not in expire(store, ttl=DAY).runs
-    answer(store, f"{runs[3]}:paid", "yes", person="Ada")
-    resume(store, runs[3], "s2")
+def test_a_run_that_is_kept_as_a_log_is_not_silent(store: SQLiteStore, clock: HandClock) -> None:
+    store.connection.execute("CREATE TABLE run_log (run_id TEXT)")
+    run = begun(store, "run-1")
+    store.connection.execute("INSERT INTO run_log VALUES ('run-1')")
+    clock.move(DAY)
+    assert silent_runs(store.connection, A_DAY) == []
+    with pytest.raises(InvalidStateError, match="it is kept as a log: only its own store"):
+        abandon(store.connection, run, session="Ada", reason="nobody answers")
+    store.save_checkpoint(run, FINISH)
+    clock.move(DAY)
+    assert expire(store.connection, ttl=A_DAY).runs == ("run-1",)
+
+
+def test_a_waiting_run_never_expires(store: SQLiteStore, clock: HandClock) -> None:
+    *_, waiting = example_runs.four_runs(store)
+    clock.move(365 * DAY)
+    reason = "a question of it waits for its answer"
+    assert why_kept(store.connection, waiting, A_DAY) == reason
+    assert waiting not in silent_runs(store.connection, A_DAY)
+    assert waiting not in expire(store.connection, ttl=A_DAY).runs
+    answer(store.connection, f"{waiting}:paid", "yes", person="Ada")
+    ticket_agent.resume(store, waiting)
 
 
 def test_saved_results_are_there_for_whoever_repeats_within_the_ttl(
-    store: AgentConnection, database: Path, clock: Clock
+    store: SQLiteStore, database: Path, clock: HandClock
 ) -> None:
-    scenes.finished_run(store, T105)
+    example_runs.finished_run(store, T105)
     for _ in range(5):
-        clock.move(hours=23)
-        assert expire(store, ttl=DAY).runs == ()
-        assert scenes.ask_again(store, "run-T105").reused
+        clock.move(23 * HOUR)
+        assert expire(store.connection, ttl=A_DAY).runs == ()
+        assert example_runs.ask_again(store.connection, "run-T105").reused
     ledger = database.with_suffix(".ledger.txt").read_text("utf-8").splitlines()
     assert sorted(ledger) == ["run-T105:draft_reply", "run-T105:lookup_runbook"]
-    clock.move(hours=24)
-    assert expire(store, ttl=DAY).runs == ("run-T105",)
+    clock.move(DAY)
+    assert expire(store.connection, ttl=A_DAY).runs == ("run-T105",)
 
 
 def test_an_expired_id_is_never_used_again(
-    store: AgentConnection, database: Path, clock: Clock
+    store: SQLiteStore, database: Path, clock: HandClock
 ) -> None:
-    run = finished(store, "run-1")
-    clock.move(days=1)
-    expire(store, ttl=DAY)
+    finished(store, "run-1")
+    clock.move(DAY)
+    expire(store.connection, ttl=A_DAY)
     with pytest.raises(RunExistsError, match="a run of this id has expired"):
         begun(store, "run-1")
+
+    def never() -> None:
+        pytest.fail("the tool was called")
+
+    call = ToolCall("run-1", "run-1:look", "look", {}, never)
     with pytest.raises(UnknownRunError):
-        execute_once(
-            store,
-            lambda: pytest.fail("the tool was called"),
-            run_id=run.run_id,
-            session="s2",
-            key="run-1:look",
-            tool_name="look",
-            tool_input={},
-        )
+        execute_once(store.connection, call, session="s2")
     assert run_ids(database) == []
     begun(store, "run-2")
 
 
-def test_an_event_from_the_future_keeps_its_run(store: AgentConnection, clock: Clock) -> None:
-    clock.move(days=400)
-    finished(store, "run-1")
-    clock.move(days=-400)
-    assert why_kept(store, "run-1", DAY) == "its latest event lies in the future"
-    clock.move(days=399)
-    assert expire(store, ttl=DAY).runs == ()
+@pytest.mark.parametrize("latest", ["2027-01-01T00:00:00.000000Z", "2026-99-99T00Z"])
+def test_a_time_from_the_future_or_from_no_calendar_keeps_its_run_and_no_other(
+    store: SQLiteStore, clock: HandClock, latest: str
+) -> None:
+    for run_id in ("run-1", "run-2"):
+        finished(store, run_id)
+    store.connection.execute(
+        "UPDATE agent_events SET created_at_utc = ? WHERE run_id = 'run-1' AND sequence = 1",
+        (latest,),
+    )
+    clock.move(9 * DAY)
+    assert expire(store.connection, ttl=A_DAY).runs == ("run-2",)
 
 
 def test_a_clock_that_was_wrong_at_the_last_event_expires_nothing_early(
-    store: AgentConnection, clock: Clock
+    store: SQLiteStore, clock: HandClock
 ) -> None:
     run = begun(store, "run-1")
-    clock.move(days=-400)
-    save_kept(store, run, **step(None))
-    clock.move(days=400, hours=23)
-    assert expire(store, ttl=DAY).runs == ()
-    clock.move(hours=1)
-    assert expire(store, ttl=DAY).runs == ("run-1",)
+    clock.move(-400 * DAY)
+    store.save_checkpoint(run, FINISH)
+    clock.move(400 * DAY + 23 * HOUR)
+    assert expire(store.connection, ttl=A_DAY).runs == ()
+    clock.move(HOUR)
+    assert expire(store.connection, ttl=A_DAY).runs == ("run-1",)
 
 
-def test_a_time_that_cannot_be_read_keeps_its_run_and_no_other(
-    store: AgentConnection, clock: Clock
-) -> None:
-    for run_id in ("run-1", "run-2"):
-        finished(store, run_id)
-    store.execute(
-        "UPDATE agent_events SET created_at_utc = '2026-99-99T00Z' WHERE run_id = 'run-1'"
-    )
-    clock.move(days=9)
-    assert why_kept(store, "run-1", DAY) == "the time of its latest event cannot be read"
-    assert expire(store, ttl=DAY).runs == ("run-2",)
-
-
-def test_a_naive_clock_is_refused_before_anything_is_deleted(
-    store: AgentConnection, database: Path, clock: Clock
-) -> None:
-    long_run(store, "run-1", 9)
-    finished(store, "run-2")
+def test_a_naive_clock_is_refused(store: SQLiteStore, database: Path) -> None:
+    finished(store, "run-1")
     before = rows(database)
-    store.clock = lambda: datetime(2030, 1, 1)  # noqa: DTZ001
-    for refused in (lambda: expire(store, ttl=DAY), lambda: silent_runs(store, DAY)):
-        with pytest.raises(InvalidStateError, match="naive"):
-            refused()
+    store.connection.clock = lambda: datetime(2030, 1, 1)  # noqa: DTZ001
+    with pytest.raises(InvalidStateError, match="naive"):
+        expire(store.connection, ttl=A_DAY)
     assert rows(database) == before
 
 
-def test_an_unknown_run_has_no_reason(store: AgentConnection) -> None:
+def test_an_unknown_run_has_no_reason(store: SQLiteStore) -> None:
     with pytest.raises(UnknownRunError):
-        why_kept(store, "run-9", DAY)
+        why_kept(store.connection, "run-9", A_DAY)
 
 
-def test_a_run_that_another_table_needs_stops_no_other(
-    store: AgentConnection, clock: Clock
+def test_the_look_and_the_deletion_are_one_transaction(
+    store: SQLiteStore, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for run_id in ("run-1", "run-2"):
-        finished(store, run_id)
-    store.execute("CREATE TABLE bills (run_id TEXT REFERENCES agent_runs (run_id))")
-    store.execute("INSERT INTO bills VALUES ('run-1')")
-    clock.move(days=1)
-    assert expire(store, ttl=DAY) == Expired(
-        0, ("run-2",), ("run-1: FOREIGN KEY constraint failed",)
-    )
-    assert load_state(store, "run-1").version == 1
-
-
-def test_a_result_asked_for_between_look_and_delete_keeps_its_run(
-    store: AgentConnection, database: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scenes.finished_run(store, T105)
-    clock.move(days=1)
+    finished(store, "run-1")
+    clock.move(DAY)
     looks: list[bool] = []
-    real = why_kept
 
-    def why_kept_and_be_overtaken(
-        connection: AgentConnection, run_id: str, ttl: timedelta
-    ) -> str | None:
+    def watched(connection: AgentConnection, run_id: str, ttl: timedelta) -> str | None:
         looks.append(connection.in_transaction)
-        found = real(connection, run_id, ttl)
-        if not connection.in_transaction:
-            with closing(connect(database, clock=clock)) as other:
-                assert scenes.ask_again(other, run_id).reused
-        return found
+        return why_kept(connection, run_id, ttl)
 
-    monkeypatch.setattr(retention, "why_kept", why_kept_and_be_overtaken)
-    assert expire(store, ttl=DAY).runs == ()
-    assert looks == [False, True]
+    monkeypatch.setattr(retention, "why_kept", watched)
+    assert expire(store.connection, ttl=A_DAY).runs == ("run-1",)
+    assert looks == [True]
 
 
 def test_the_history_of_a_run_goes_with_it(
-    store: AgentConnection, database: Path, clock: Clock
+    store: SQLiteStore, database: Path, clock: HandClock
 ) -> None:
-    history.create_history(store)
+    history.create_history(store.connection)
     finished(store, "run-1")
-    with store:
-        history.append(store, "run-1", [{"role": "user", "text": "hello"}])
-    clock.move(days=1)
-    assert expire(store, ttl=DAY).runs == ("run-1",)
+    with store.connection:
+        history.append(store.connection, "run-1", [{"role": "user", "text": "hello"}])
+    clock.move(DAY)
+    assert expire(store.connection, ttl=A_DAY).runs == ("run-1",)
     assert rows(database)["run_history"] == []
 
 
@@ -373,118 +320,96 @@ def test_the_history_of_a_run_goes_with_it(
 
 
 def test_an_abandoned_run_ends_with_an_event_and_expires_after_its_ttl(
-    store: AgentConnection, clock: Clock
+    store: SQLiteStore, clock: HandClock
 ) -> None:
+    connection = store.connection
     run = long_run(store, "run-1", 1)
-    clock.move(days=1)
-    assert silent_runs(store, DAY) == ["run-1"]
-    ended = abandon(store, run, session="Ada", reason="nobody answers")
-    assert ended == load_state(store, "run-1")
+    clock.move(DAY)
+    assert silent_runs(connection, A_DAY) == ["run-1"]
+    about: dict[str, Any] = {"session": "Ada", "reason": "nobody answers"}
+    ended = abandon(connection, run, **about, riders=store.riders)
+    assert ended == load_state(connection, "run-1")
+    assert ended == decode(read_archive(connection, "run-1")[0], TICKET_SCHEMA)
     assert (ended.status, ended.context) == ("completed", run.context)
-    last = [(e.session, e.event_type, e.detail) for e in read_events(store, "run-1")][-2:]
+    last = [(e.session, e.event_type, e.detail) for e in read_events(connection, "run-1")][-2:]
     assert last == [
         ("Ada", "checkpoint_saved", '{"version": 2}'),
         ("Ada", "run_abandoned", '{"reason": "nobody answers"}'),
     ]
-    assert silent_runs(store, DAY) == []
-    assert expire(store, ttl=DAY).runs == ()
-    clock.move(days=1)
-    assert expire(store, ttl=DAY).runs == ("run-1",)
+    assert silent_runs(connection, A_DAY) == []
+    assert expire(connection, ttl=A_DAY).runs == ()
+    clock.move(DAY)
+    with pytest.raises(RunCompletedError):
+        abandon(connection, ended, **about)
+    assert expire(connection, ttl=A_DAY).runs == ("run-1",)
 
 
 def test_a_run_is_silent_only_when_its_last_event_is_old(
-    store: AgentConnection, clock: Clock
+    store: SQLiteStore, clock: HandClock
 ) -> None:
     begun(store, "run-1")
-    clock.move(hours=23)
-    assert silent_runs(store, DAY) == []
-    resume(store, "run-1", "s2")
-    clock.move(hours=23)
-    assert silent_runs(store, DAY) == []
-    clock.move(hours=1)
-    assert silent_runs(store, DAY) == ["run-1"]
+    clock.move(23 * HOUR)
+    assert silent_runs(store.connection, A_DAY) == []
+    ticket_agent.resume(store, "run-1")
+    clock.move(23 * HOUR)
+    assert silent_runs(store.connection, A_DAY) == []
+    clock.move(HOUR)
+    assert silent_runs(store.connection, A_DAY) == ["run-1"]
 
 
 def test_a_run_of_a_file_without_an_archive_can_be_abandoned_and_expires(
-    database: Path, clock: Clock
+    database: Path, clock: HandClock
 ) -> None:
     with closing(connect(database, clock=clock)) as plain:
-        create_schema(plain)
-        run = begun(plain, "run-1")
-        clock.move(days=1)
+        run = begun(SQLiteStore(plain, "s1"), "run-1")
+        clock.move(DAY)
         assert abandon(plain, run, session="Ada", reason="nobody").status == "completed"
         create_retention(plain)
-        clock.move(days=1)
-        assert expire(plain, ttl=DAY).runs == ("run-1",)
-
-
-def test_a_file_without_an_archive_expires(database: Path, clock: Clock) -> None:
-    with closing(connect(database, clock=clock)) as plain:
-        create_schema(plain)
-        create_retention(plain)
-        assert expire(plain, ttl=DAY) == Expired(0, (), ())
+        clock.move(DAY)
+        assert expire(plain, ttl=A_DAY).runs == ("run-1",)
+        assert expire(plain, ttl=A_DAY) == Expired(0, ())
 
 
 def test_a_session_that_goes_on_with_an_abandoned_run_cannot_save(
-    store: AgentConnection, clock: Clock
+    store: SQLiteStore, clock: HandClock
 ) -> None:
     run = begun(store, "run-1")
-    clock.move(days=1)
-    abandon(store, run, session="Ada", reason="nobody answers")
+    clock.move(DAY)
+    abandon(store.connection, run, session="Ada", reason="nobody answers")
     with pytest.raises(StaleVersionError):
-        save_kept(store, run, **step())
+        store.save_checkpoint(run, LOOK)
     with pytest.raises(RunCompletedError):
-        resume(store, "run-1", "s2")
+        ticket_agent.resume(store, "run-1")
 
 
 def test_a_run_that_somebody_resumed_meanwhile_is_not_abandoned(
-    store: AgentConnection, clock: Clock
+    store: SQLiteStore, clock: HandClock
 ) -> None:
     run = begun(store, "run-1")
-    clock.move(days=1)
-    assert silent_runs(store, DAY) == ["run-1"]
-    resume(store, "run-1", "s2")
-    with pytest.raises(InvalidStateError, match="less than 24 hours ago"):
-        abandon(store, run, session="Ada", reason="nobody answers")
-    assert load_state(store, "run-1") == run
+    clock.move(DAY)
+    assert silent_runs(store.connection, A_DAY) == ["run-1"]
+    ticket_agent.resume(store, "run-1")
+    with pytest.raises(InvalidStateError, match="run-1 is not abandoned"):
+        abandon(store.connection, run, session="Ada", reason="nobody answers")
+    assert load_state(store.connection, "run-1") == run
 
 
-def test_an_abandoned_run_keeps_its_last_state_in_the_archive(
-    store: AgentConnection, clock: Clock
+def test_a_run_that_moved_on_or_has_open_business_is_not_abandoned(
+    store: SQLiteStore, database: Path, clock: HandClock
 ) -> None:
-    run = long_run(store, "run-1", 1)
-    clock.move(days=1)
-    ended = abandon(store, run, session="Ada", reason="nobody answers")
-    assert decode(read_archive(store, "run-1")[0]) == ended
-
-
-def test_a_run_that_moved_on_meanwhile_is_not_abandoned(
-    store: AgentConnection, database: Path, clock: Clock
-) -> None:
+    runs = example_runs.four_runs(store)
     seen = begun(store, "run-1")
-    save_kept(store, seen, **step())
-    clock.move(days=1)
+    store.save_checkpoint(seen, LOOK)
+    clock.move(DAY)
+    create_claims(store.connection)
+    claim_run(store.connection, runs[2], worker="w1", lease=timedelta(minutes=1))
     before = rows(database)
-    with pytest.raises(StaleVersionError):
-        abandon(store, seen, session="Ada", reason="nobody answers")
-    assert rows(database) == before
-
-
-def test_a_run_with_open_business_is_not_abandoned(
-    store: AgentConnection, database: Path, clock: Clock
-) -> None:
-    runs = scenes.four_runs(store)
-    create_claims(store)
-    claim_run(store, runs[2], worker="w1", lease=timedelta(minutes=1))
-    before = rows(database)
-    for run_id, reason in ((runs[2], "w1 has claimed it"), (runs[3], "waits for its answer")):
+    for run_id, reason in ((runs[2], "has claimed it"), (runs[3], "waits for its answer")):
         with pytest.raises(InvalidStateError, match=reason):
-            abandon(store, load_state(store, run_id), session="Ada", reason="tired")
-    late = begun(store, "run-late")
-    clock.move(days=1)
-    before = rows(database)
-    with pytest.raises(InvalidStateError, match="reason must be non-empty text"):
-        abandon(store, late, session="Ada", reason="")
+            state = load_state(store.connection, run_id)
+            abandon(store.connection, state, session="Ada", reason="tired")
+    with pytest.raises(StaleVersionError):
+        abandon(store.connection, seen, session="Ada", reason="nobody answers")
     assert rows(database) == before
 
 
@@ -493,65 +418,38 @@ def test_a_run_with_open_business_is_not_abandoned(
 
 @pytest.mark.parametrize(("saves", "keep", "left"), [(9, 3, 3), (9, 1, 1), (9, 10, 10), (1, 3, 2)])
 def test_an_unfinished_run_keeps_its_newest_checkpoints(
-    store: AgentConnection, saves: int, keep: int, left: int
+    store: SQLiteStore, saves: int, keep: int, left: int
 ) -> None:
     run = long_run(store, "run-1", saves)
-    assert expire(store, ttl=DAY, keep=keep).checkpoints == saves + 1 - left
+    assert expire(store.connection, ttl=A_DAY, keep=keep).checkpoints == saves + 1 - left
     assert kept_versions(store, "run-1") == list(range(saves, saves - left, -1))
-    assert decode(read_archive(store, "run-1")[0]) == run
-    assert expire(store, ttl=DAY, keep=keep).checkpoints == 0
+    assert decode(read_archive(store.connection, "run-1")[0], TICKET_SCHEMA) == run
+    assert expire(store.connection, ttl=A_DAY, keep=keep).checkpoints == 0
 
 
-def test_what_cannot_be_trusted_does_not_count(store: AgentConnection) -> None:
+def test_what_cannot_be_trusted_does_not_count(store: SQLiteStore) -> None:
+    connection = store.connection
     long_run(store, "run-1", 9)
-    store.execute("UPDATE run_checkpoints SET body = x'00' WHERE version IN (9, 7, 6)")
-    assert expire(store, ttl=DAY, keep=2).checkpoints == 5
+    connection.execute("UPDATE run_checkpoints SET body = x'00' WHERE version IN (9, 7, 6)")
+    assert expire(connection, ttl=A_DAY, keep=2).checkpoints == 5
     assert kept_versions(store, "run-1") == [9, 8, 7, 6, 5]
+    connection.execute("UPDATE run_checkpoints SET body = x'00' WHERE version > 5")
+    assert expire(connection, ttl=A_DAY, keep=1).checkpoints == 0
 
 
-def test_a_checksum_that_is_damaged_in_its_row_alone_does_not_count(
-    database: Path, clock: Clock
-) -> None:
-    with closing(connect(database, clock=clock)) as opened:
-        scenes.create_tables(opened)
-        long_run(opened, "run-1", 4)
-    newest = max(
-        (p for p in parts(database, "run_checkpoints") if p.part == "sha256"),
-        key=lambda p: p.rowid,
-    )
-    data = bytearray(database.read_bytes())
-    data[newest.start] ^= 1  # the index still has the right one
-    database.write_bytes(data)
-    with closing(connect(database, clock=clock)) as opened:
-        assert expire(opened, ttl=DAY, keep=1).checkpoints == 3
-        assert kept_versions(opened, "run-1") == [4, 3]
-
-
-def test_the_last_checkpoint_that_can_be_trusted_stays(store: AgentConnection) -> None:
-    long_run(store, "run-1", 9)
-    store.execute("UPDATE run_checkpoints SET body = x'00' WHERE version > 0")
-    assert expire(store, ttl=DAY, keep=1).checkpoints == 0
-    assert kept_versions(store, "run-1")[-1] == 0
-
-
-def test_a_version_that_is_claimed_twice_does_not_count(store: AgentConnection) -> None:
+def test_a_version_that_is_claimed_twice_counts_once(store: SQLiteStore) -> None:
     long_run(store, "run-1", 4)
-    (kept,) = read_archive(store, "run-1", version=2)
-    rival = encode(replace(decode(kept), next_action="other"))
-    store.execute(
-        """INSERT INTO run_checkpoints
-        (run_id, version, schema_version, compression, body, sha256)
-        VALUES (:run_id, :version, :schema_version, :compression, :body, :sha256)""",
-        vars(rival),
-    )
-    assert expire(store, ttl=DAY, keep=3).checkpoints == 1
-    assert kept_versions(store, "run-1") == [4, 3, 2, 2, 1]
+    (kept,) = read_archive(store.connection, "run-1", version=2)
+    rival = replace(decode(kept, TICKET_SCHEMA), next_action="other")
+    put(store.connection, encode(rival, TICKET_SCHEMA))
+    assert expire(store.connection, ttl=A_DAY, keep=3).checkpoints == 2
+    assert kept_versions(store, "run-1") == [4, 3, 2, 2]
 
 
-def test_a_version_that_the_run_has_not_reached_does_not_count(store: AgentConnection) -> None:
+def test_a_version_that_the_run_has_not_reached_does_not_count(store: SQLiteStore) -> None:
     long_run(store, "run-1", 4)
-    store.execute("UPDATE agent_runs SET version = 2")
-    assert expire(store, ttl=DAY, keep=1).checkpoints == 2
+    store.connection.execute("UPDATE agent_runs SET version = 2")
+    assert expire(store.connection, ttl=A_DAY, keep=1).checkpoints == 2
     assert kept_versions(store, "run-1") == [4, 3, 2]
 
 
@@ -559,34 +457,35 @@ def test_a_version_that_the_run_has_not_reached_does_not_count(store: AgentConne
 
 
 def test_between_two_batches_another_connection_can_save(
-    store: AgentConnection, database: Path, clock: Clock
+    store: SQLiteStore, database: Path, clock: HandClock
 ) -> None:
     for run_id in ("run-1", "run-2"):
         finished(store, run_id)
     long_run(store, "run-3", 24)
-    clock.move(days=1)
+    clock.move(DAY)
     passed, left = [], []
     with closing(connect(database, timeout=0, clock=clock)) as other:
-        live = [begun(other, "run-live")]
+        live = [begun(SQLiteStore(other, "s2"), "run-live")]
 
         def save(point: str) -> None:
-            assert not store.in_transaction
-            live.append(save_checkpoint(other, live[-1], **step()))
+            assert not store.connection.in_transaction
+            live.append(save_checkpoint(other, live[-1], LOOK, session="s2"))
             passed.append(point)
-            left.append(len(kept_versions(other, "run-3")))
+            left.append(len(kept_versions(store, "run-3")))
 
-        assert expire(store, ttl=DAY, batch=10, passing=save) == Expired(22, ("run-1", "run-2"), ())
+        expired = expire(store.connection, ttl=A_DAY, batch=10, passing=save)
+    assert expired == Expired(22, ("run-1", "run-2"))
     assert passed == ["run-1: whole", "run-2: whole", *["run-3: checkpoints"] * 3]
     assert left == [25, 25, 15, 5, 3]
-    assert load_state(store, "run-live").version == 5
+    assert load_state(store.connection, "run-live").version == 5
 
 
 KILLED = """
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from lesson_lib.checkpoints.retention import expire
-from lesson_lib.crash import die
-from lesson_lib.stores.sqlite import connect
+from lesson_lib.processes import die
+from lesson_lib.sqlite import connect
 
 points = int(sys.argv[2])
 def passing(point):
@@ -601,54 +500,56 @@ expire(connection, ttl=timedelta(hours=24), batch=4, passing=passing)
 """
 
 
-@pytest.mark.parametrize("points", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "points", [2, *(pytest.param(n, marks=pytest.mark.prove) for n in (1, 3, 4))]
+)
 def test_a_death_between_two_batches_leaves_a_whole_store(
-    store: AgentConnection, database: Path, clock: Clock, points: int
+    store: SQLiteStore, database: Path, clock: HandClock, points: int
 ) -> None:
-    scenes.finished_run(store, T105)
+    connection = store.connection
+    example_runs.finished_run(store, T105)
     long_run(store, "run-a", 9)
-    clock.move(days=1)
-    end = run_python(KILLED, database, points, clock().isoformat())  # type: ignore[arg-type]
+    clock.move(DAY)
+    end = run_python(KILLED, database, str(points), clock().isoformat())
     assert end.ended == "died without cleanup"
-    assert store.execute("PRAGMA foreign_key_check").fetchall() == []
-    assert store.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     for run_id in run_ids(database):
-        state = load_state(store, run_id)
-        assert decode(read_archive(store, run_id)[0]) == state
+        state = load_state(connection, run_id)
+        assert decode(read_archive(connection, run_id)[0], TICKET_SCHEMA) == state
     gone = [row[0] for row in rows(database)["expired_runs"]]
     assert sorted(gone + run_ids(database)) == ["run-T105", "run-a"]
-    assert gone == ([] if points == 1 else ["run-T105"])
-    expire(store, ttl=DAY, batch=4)
+    expire(connection, ttl=A_DAY, batch=4)
     assert run_ids(database) == ["run-a"]
     assert kept_versions(store, "run-a") == [9, 8, 7]
-    assert save_kept(store, load_state(store, "run-a"), **step()).version == 10
+    assert store.save_checkpoint(load_state(connection, "run-a"), LOOK).version == 10
 
 
 def test_expiry_inside_a_transaction_is_refused(
-    store: AgentConnection, database: Path, clock: Clock
+    store: SQLiteStore, database: Path, clock: HandClock
 ) -> None:
     finished(store, "run-1")
-    clock.move(days=1)
-    with pytest.raises(TransactionError), store:
-        expire(store, ttl=DAY)
+    clock.move(DAY)
+    with pytest.raises(TransactionError), store.connection:
+        expire(store.connection, ttl=A_DAY)
     assert run_ids(database) == ["run-1"]
 
 
 def test_two_clean_ups_at_once_do_the_work_once(
-    store: AgentConnection, database: Path, clock: Clock
+    store: SQLiteStore, database: Path, clock: HandClock
 ) -> None:
     for run_id in ("run-1", "run-2", "run-3"):
         finished(store, run_id)
     long_run(store, "run-0", 9)
-    clock.move(days=1)
+    clock.move(DAY)
     results: list[Expired] = []
     with closing(connect(database, clock=clock)) as other:
 
         def overtake(point: str) -> None:
             if not results:
-                results.append(expire(other, ttl=DAY, batch=2))
+                results.append(expire(other, ttl=A_DAY, batch=2))
 
-        results.append(expire(store, ttl=DAY, batch=2, passing=overtake))
+        results.append(expire(store.connection, ttl=A_DAY, batch=2, passing=overtake))
     assert sorted(results[0].runs + results[1].runs) == ["run-1", "run-2", "run-3"]
     assert results[0].checkpoints + results[1].checkpoints == 7
 
@@ -664,19 +565,18 @@ def fill(connection: AgentConnection) -> None:
         connection.execute("DELETE FROM bulk")
 
 
-def test_space_is_given_back_in_small_steps(store: AgentConnection, database: Path) -> None:
-    fill(store)
-    steps: list[str] = []
-    store.set_trace_callback(lambda sql: steps.append(sql) if "incremental_vacuum" in sql else None)
-    lost = give_back(store, pages=50)
-    store.set_trace_callback(None)
-    assert lost > 1_900_000
-    assert set(steps) == {"PRAGMA incremental_vacuum(50)"}
-    assert len(steps) == -(-lost // 4096 // 50)
+def test_space_is_given_back_in_small_steps(store: SQLiteStore, database: Path) -> None:
+    connection = store.connection
+    fill(connection)
+    said: list[str] = []
+    connection.set_trace_callback(said.append)
+    lost = give_back(connection)
+    connection.set_trace_callback(None)
+    steps = [sql for sql in said if "incremental_vacuum" in sql]
+    assert lost > 400  # pages
+    assert len(steps) == -(-lost // 100)
     assert database.stat().st_size < 200_000
-    assert database.with_name("agent.db-wal").stat().st_size == 0
-    assert give_back(store) == 0
-    assert store.execute("PRAGMA busy_timeout").fetchone()[0] == store.timeout * 1000
+    assert give_back(connection) == 0
 
 
 def test_a_file_that_was_not_prepared_gives_nothing_back(connection: AgentConnection) -> None:
@@ -685,45 +585,41 @@ def test_a_file_that_was_not_prepared_gives_nothing_back(connection: AgentConnec
     assert give_back(connection) == 0
 
 
-def test_a_reader_is_not_waited_for(store: AgentConnection, database: Path) -> None:
-    fill(store)
+def test_a_reader_is_not_waited_for(store: SQLiteStore, database: Path) -> None:
+    connection = store.connection
+    fill(connection)
     with closing(sqlite3.connect(database, autocommit=True)) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM bulk").fetchone() == (0,)
         statements: list[str] = []
-        store.set_trace_callback(statements.append)
-        assert give_back(store) > 1_900_000
-        store.set_trace_callback(None)
+        connection.set_trace_callback(statements.append)
+        assert give_back(connection) > 400
+        connection.set_trace_callback(None)
         reader.execute("COMMIT")
-    assert statements[-3:] == [
-        "PRAGMA busy_timeout = 0",
-        "PRAGMA wal_checkpoint(TRUNCATE)",
-        "PRAGMA busy_timeout = 5000",
-    ]
-    give_back(store)
-    assert database.with_name("agent.db-wal").stat().st_size == 0
+    assert statements[-1] == "PRAGMA wal_checkpoint(PASSIVE)"  # the others wait
+    give_back(connection)
+    assert database.stat().st_size < 200_000
 
 
-def test_preparing_twice_does_nothing(store: AgentConnection, database: Path) -> None:
+def test_preparing_twice_does_nothing(store: SQLiteStore, database: Path) -> None:
     finished(store, "run-1")
-    before = store.total_changes
+    before = store.connection.total_changes
     statements: list[str] = []
-    store.set_trace_callback(statements.append)
-    create_retention(store)
-    store.set_trace_callback(None)
+    store.connection.set_trace_callback(statements.append)
+    create_retention(store.connection)
+    store.connection.set_trace_callback(None)
     assert "VACUUM" not in statements
-    assert store.total_changes == before
+    assert store.connection.total_changes == before
     assert run_ids(database) == ["run-1"]
 
 
 def test_preparing_a_file_with_rows_keeps_them(connection: AgentConnection, database: Path) -> None:
-    start(connection, T105, "s1")
+    ticket_agent.start(SQLiteStore(connection, "s1"), "run-T105")
     before = rows(database)
     create_retention(connection)
-    after = rows(database)
-    assert after == before | {"expired_runs": [], "run_checkpoints": []}
+    assert rows(database) == before | {"expired_runs": [], "run_checkpoints": []}
     fill(connection)
-    assert give_back(connection) > 1_900_000
+    assert give_back(connection) > 400
 
 
 def test_preparing_waits_for_a_writer_and_says_so_in_the_end(database: Path) -> None:
@@ -736,20 +632,17 @@ def test_preparing_waits_for_a_writer_and_says_so_in_the_end(database: Path) -> 
         create_retention(late)
 
 
-def test_a_deleted_text_is_overwritten(tmp_path: Path, clock: Clock) -> None:
+def test_a_deleted_text_is_overwritten(tmp_path: Path, clock: HandClock) -> None:
     told = replace(T105, issue="the secret word is nightingale")
-    path = tmp_path / "agent.db"
+    path = tmp_path / "new.db"
     with closing(connect(path, clock=clock)) as connection:
         create_schema(connection)
-        scenes.create_tables(connection)
-        scenes.finished_run(connection, told)
+        example_runs.create_tables(connection)
+        example_runs.finished_run(SQLiteStore(connection, "s1", (KEEP,)), told)
         connection.execute("PRAGMA secure_delete = OFF")
-        give_back(connection)
-        assert found_in_files(path, "nightingale") == ["agent.db"]
-        clock.move(days=1)
-        expire(connection, ttl=DAY)
-        give_back(connection)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        assert found_in_files(path, "nightingale") == ["new.db"]
+        clock.move(DAY)
+        expire(connection, ttl=A_DAY)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         assert found_in_files(path, "nightingale") == []
-        with pytest.raises(UnknownRunError):
-            delete_run(connection, "run-T105")
-        assert clock() == datetime(2026, 1, 6, 9, tzinfo=UTC)

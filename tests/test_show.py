@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import ast
-import base64
 import html
 import inspect
-import re
-import subprocess
-import sys
 import textwrap
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
-from lesson_lib import agent, show
-from lesson_lib.crash import run_agent_in_child
+from lesson_lib.agent import Agent
 from lesson_lib.errors import LessonError, StorageError
-from lesson_lib.stores.sqlite import AgentConnection, connect, create_schema
-from lesson_lib.tickets import find_ticket, read_tickets
+from lesson_lib.labs.kit import show
+from lesson_lib.labs.kit.sessions import run_agent_in_child
+from lesson_lib.sqlite import AgentConnection, SQLiteStore, connect, create_schema
+from lesson_lib.tickets import agent, ticket_agent
 
 HOSTILE = "<script>alert('x')</script> & \"q\""
 
@@ -62,32 +58,6 @@ def test_html_holds_text_and_no_markup_of_the_data() -> None:
     assert "<td>NULL</td>" in shown
 
 
-def test_a_picture_carries_its_words_and_its_svg() -> None:
-    shown = show.Picture(HOSTILE, b"<svg/>")
-    assert repr(shown) == f"[picture: {HOSTILE}]"
-    found = re.fullmatch(
-        r'<img alt="([^"]*)" .*src="data:image/svg\+xml;base64,(.*)">', shown._repr_html_()
-    )
-    assert found
-    assert html.unescape(found[1]) == HOSTILE
-    assert base64.b64decode(found[2]) == b"<svg/>"
-
-
-def test_a_picture_has_the_same_bytes_in_another_process() -> None:
-    code = "import sys; from test_show import two_dots\nsys.stdout.buffer.write(two_dots().svg)"
-    there = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, cwd=Path(__file__).parent
-    )
-    assert two_dots().svg == there.stdout
-    assert there.stdout.startswith(b"<?xml")
-
-
-def two_dots() -> show.Picture:
-    figure = Figure()
-    figure.add_subplot().scatter([1, 2], [2, 1], label="a")
-    return show.picture(figure, "two dots")
-
-
 class Sample:
     """A docstring, then the two places where another one may stand."""
 
@@ -115,7 +85,7 @@ class Sample:
 
 @pytest.mark.parametrize(
     "shown",
-    [agent.run_next_action, agent.finish, show.Table, AgentConnection, StorageError, Sample],
+    [Agent.run_next_action, agent.finish, show.Table, AgentConnection, StorageError, Sample],
 )
 def test_source_prints_the_code_without_docstrings(
     shown: Any, capsys: pytest.CaptureFixture[str]
@@ -164,7 +134,7 @@ def test_the_disk_holds_what_is_committed_and_no_clock(tmp_path: Path) -> None:
     database = tmp_path / "agent.db"
     with closing(connect(database)) as connection:
         create_schema(connection)
-        agent.start(connection, find_ticket(read_tickets(), "T104"), "session-1")
+        ticket_agent.start(SQLiteStore(connection, "session-1"), "run-T104")
         before = show.rows_on_disk(database)
         with connection:
             connection.execute("UPDATE agent_runs SET version = 7")

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from store_parts import Child, files, rows
+from store_parts import files, rows
 
 from lesson_lib.errors import (
     CorruptStateError,
@@ -28,9 +28,9 @@ from lesson_lib.errors import (
     TransactionError,
     UnknownRunError,
 )
-from lesson_lib.model import RunState
-from lesson_lib.show import rows_on_disk
-from lesson_lib.stores.sqlite import (
+from lesson_lib.model import RunState, Step, ToolCall
+from lesson_lib.processes import Child
+from lesson_lib.sqlite import (
     AgentConnection,
     connect,
     create_schema,
@@ -41,25 +41,24 @@ from lesson_lib.stores.sqlite import (
     save_checkpoint,
     start_run,
 )
+from lesson_lib.sqlite.on_disk import rows_on_disk
 
 
 @pytest.fixture
 def connection(connection: AgentConnection) -> AgentConnection:
-    start_run(connection, run_id="r", ticket_id="T1", session="s", first_action="a", context={})
+    start_run(connection, RunState.begin("r", "T1", "a", {}), session="s")
     return connection
 
 
 def save(connection: AgentConnection, state: RunState, next_action: str | None = "a") -> RunState:
-    return save_checkpoint(
-        connection, state, session="s", action="a", next_action=next_action, context={}
-    )
+    return save_checkpoint(connection, state, Step("a", {}, next_action), session="s")
 
 
 # A look at the rows ends this process's locks: the next process to close throws the WAL away.
 
 OPEN_AND_CLOSE = """
 import sys
-from lesson_lib.stores.sqlite import connect, load_state
+from lesson_lib.sqlite import connect, load_state
 connection = connect(sys.argv[1])
 print(load_state(connection, "r").version, flush=True)
 connection.close()
@@ -72,11 +71,11 @@ def test_a_look_at_the_rows_loses_no_later_checkpoint(
 ) -> None:
     state = load_state(connection, "r")
     rows_on_disk(database)
-    with Child(OPEN_AND_CLOSE, database) as other:
-        assert (other.answer(), other.answer()) == ("0", "closed")
+    with Child("-c", OPEN_AND_CLOSE, database) as other:
+        assert (other.read(), other.read()) == ("0", "closed")
     save(connection, state)
-    with Child(OPEN_AND_CLOSE, database) as other:
-        assert other.answer() == "1"
+    with Child("-c", OPEN_AND_CLOSE, database) as other:
+        assert other.read() == "1"
 
 
 # `connect` fails at once, whatever the timeout, while another process writes to a new file.
@@ -113,9 +112,7 @@ def test_the_lock_of_a_key_holds_through_a_symbolic_link(
 
     def caller(path: Path) -> object:
         with closing(connect(path)) as own:
-            return execute_once(
-                own, slow, run_id="r", session="s", key="k", tool_name="t", tool_input=None
-            ).value
+            return execute_once(own, ToolCall("r", "k", "t", None, slow), session="s").value
 
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(caller, [database, link])) == [1, 1]
@@ -129,9 +126,7 @@ def test_the_lock_stays_beside_the_file_when_the_process_changes_its_folder(
     monkeypatch.chdir(tmp_path)
     with closing(connect(database.name)) as relative:
         monkeypatch.chdir("elsewhere")
-        execute_once(
-            relative, lambda: 1, run_id="r", session="s", key="k", tool_name="t", tool_input=None
-        )
+        execute_once(relative, ToolCall("r", "k", "t", None, lambda: 1), session="s")
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -170,8 +165,8 @@ sys.stdin.readline()
 
 
 def test_a_foreign_database_keeps_its_hot_journal(tmp_path: Path) -> None:
-    with Child(HOT, tmp_path / "a.db") as child:
-        assert child.answer() == "ready"
+    with Child("-c", HOT, tmp_path / "a.db") as child:
+        assert child.read() == "ready"
     before = files(tmp_path)
     assert before["a.db-journal"]
     with pytest.raises(ForeignFileError):
@@ -190,14 +185,15 @@ def test_a_text_of_one_letter_is_not_overwritten(tmp_path: Path) -> None:
 
 READER = """
 import os, sys
-from lesson_lib.stores.sqlite import connect, execute_once
+from lesson_lib.model import ToolCall
+from lesson_lib.sqlite import connect, execute_once
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 try:
     connection = connect(sys.argv[1])
-    execute_once(connection, lambda: print("the tool ran"), run_id="r", session="s", key="k",
-        tool_name="t", tool_input=None)
+    call = ToolCall("r", "k", "t", None, lambda: print("the tool ran"))
+    execute_once(connection, call, session="s")
 except Exception as error:
     print(type(error).__name__, flush=True)
 """
@@ -214,8 +210,8 @@ def test_a_database_that_cannot_be_written_is_refused_at_once(
         shutil.copy(database, path)
         path.chmod(0o444)
         path.parent.chmod(0o777)
-        with Child(READER, path) as reader:
-            assert reader.answer() == "StorageError"
+        with Child("-c", READER, path) as reader:
+            assert reader.read() == "StorageError"
         assert [path.name for path in Path(folder).iterdir()] == ["agent.db"]
 
 
@@ -250,18 +246,10 @@ def test_a_backup_inside_a_block_is_refused(connection: AgentConnection) -> None
 
 
 def test_a_key_of_another_run_is_a_conflict(connection: AgentConnection) -> None:
-    start_run(connection, run_id="r2", ticket_id="T", session="s", first_action="a", context={})
+    start_run(connection, RunState.begin("r2", "T", "a", {}), session="s")
     for run_id in ("r", "r2"):
         try:
-            execute_once(
-                connection,
-                lambda: 1,
-                run_id=run_id,
-                session="s",
-                key="k",
-                tool_name="t",
-                tool_input=None,
-            )
+            execute_once(connection, ToolCall(run_id, "k", "t", None, lambda: 1), session="s")
         except IdempotencyConflictError:
             assert run_id == "r2"
             return
@@ -281,15 +269,7 @@ def test_an_unknown_run_with_a_surrogate_in_its_name(
 
 def test_a_tool_of_a_run_with_a_surrogate_in_its_name(connection: AgentConnection) -> None:
     with pytest.raises((UnknownRunError, InvalidStateError)):
-        execute_once(
-            connection,
-            lambda: 1,
-            run_id="\ud800",
-            session="s",
-            key="k",
-            tool_name="t",
-            tool_input=None,
-        )
+        execute_once(connection, ToolCall("\ud800", "k", "t", None, lambda: 1), session="s")
 
 
 def test_a_version_that_no_column_can_hold(connection: AgentConnection) -> None:
@@ -361,7 +341,7 @@ def test_an_interrupt_at_the_begin_leaves_no_transaction(
 def test_a_clock_without_a_time_zone_is_refused(database: Path) -> None:
     with closing(connect(database, clock=lambda: datetime(2026, 1, 5))) as naive:  # noqa: DTZ001
         with pytest.raises(InvalidStateError, match="naive"):
-            start_run(naive, run_id="n", ticket_id="T1", session="s", first_action="a", context={})
+            start_run(naive, RunState.begin("n", "T1", "a", {}), session="s")
         with pytest.raises(UnknownRunError):
             load_state(naive, "n")
 

@@ -27,7 +27,7 @@ from wrong_notebooks import (
     result,
 )
 
-from lesson_lib import show
+from lesson_lib.labs.kit.drawing import picture as shown_picture
 
 TESTS = Path(__file__).parent
 OPTIONS = [
@@ -46,12 +46,10 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     folder = tmp_path_factory.mktemp("wrong notebooks")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     wrong_notebooks.write(folder)
-    # Coverage would slow down each kernel and find nothing: lesson_lib is not used here.
-    uncovered = {name: value for name, value in os.environ.items() if "COVERAGE" not in name}
     child = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "strict_nbval", *OPTIONS],
         cwd=folder,
-        env=uncovered | {"PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(TESTS)])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(TESTS)])},
         capture_output=True,
         text=True,
         check=False,
@@ -75,6 +73,7 @@ def rows() -> list[object]:
     ]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(("notebook", "row"), rows())
 def test_each_cell_passes_or_fails_as_it_must(notebook: str, row: Row, verdicts: Verdicts) -> None:
     said = verdicts[f"{notebook}.ipynb", row.name]
@@ -84,15 +83,18 @@ def test_each_cell_passes_or_fails_as_it_must(notebook: str, row: Row, verdicts:
         assert row.says in said
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("name", WITHOUT_CODE)
 def test_a_notebook_without_code_is_refused_in_any_folder(name: str, verdicts: Verdicts) -> None:
     assert "has no code cell" in verdicts["", f"{name.replace('/', '.')}.ipynb"]
 
 
+@pytest.mark.prove
 def test_a_page_of_links_needs_no_code(verdicts: Verdicts) -> None:
     assert not [names for names in verdicts if "index" in "".join(names)]
 
 
+@pytest.mark.prove
 def test_cells_stay_together_and_in_order(verdicts: Verdicts) -> None:
     ran = [names for names in verdicts if names[0]]
     notebooks = list(dict.fromkeys(file.removesuffix(".ipynb") for file, _ in ran))
@@ -111,7 +113,7 @@ def drawn(height: float = 4, label: str = "saved", colour: str = "#0072B2", size
     axes.bar([0, 1], [3, height], color=colour)
     axes.scatter([0, 1], [3, 3], s=9 * height, marker="^")
     axes.set_title(label, fontsize=size, loc="left")
-    return show.picture(figure, "Two bars, 3 and 4 high.")._repr_html_()
+    return shown_picture(figure, "Two bars, 3 and 4 high.")._repr_html_()
 
 
 def one(html: str) -> list[NotebookNode]:

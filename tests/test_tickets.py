@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import lesson_lib
-from lesson_lib.crash import run_agent_in_child
 from lesson_lib.errors import ChildError, TicketDataError, UnknownRunbookError
+from lesson_lib.labs.kit.sessions import run_agent_in_child
 from lesson_lib.ledger import Ledger
 from lesson_lib.tickets import (
     DATA,

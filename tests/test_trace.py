@@ -10,8 +10,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lesson_lib.labs.kit.trace import (
+    KINDS,
+    ToolSummary,
+    count_calls,
+    export_trace,
+    timeline,
+    to_frame,
+)
 from lesson_lib.model import Event
-from lesson_lib.trace import KINDS, ToolSummary, count_calls, export_trace, timeline, to_frame
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -20,35 +19,37 @@ from typing import Any
 import pytest
 from store_parts import new_database, rows
 
-from lesson_lib import agent
-from lesson_lib.children import Child, together
-from lesson_lib.crash import ChildEnd
+from lesson_lib.agent import Action, Agent, Context
+from lesson_lib.context_schema import ContextSchema
 from lesson_lib.errors import (
-    ChildError,
+    InvalidStateError,
     LeaseLostError,
     LessonError,
     RunCompletedError,
     StorageError,
 )
 from lesson_lib.json_text import JSONObject
+from lesson_lib.labs.several_workers.overlap import most_at_once
+from lesson_lib.labs.several_workers.worker_process import command
 from lesson_lib.ledger import Ledger
 from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite import (
+from lesson_lib.processes import Child, ChildEnd, together
+from lesson_lib.riders.claims import Claim, Claimed, claim_run, create_claims, read_claims
+from lesson_lib.sqlite import (
     AgentConnection,
-    Claim,
-    claim_run,
+    SQLiteStore,
     connect,
-    create_claims,
     effects,
     load_state,
-    read_claims,
     read_events,
-    save_claimed,
     unfinished_runs,
 )
-from lesson_lib.tickets import Tools, read_runbooks, read_tickets
-from lesson_lib.workers.spans import SlowTools, most_at_once, watch_writes
-from lesson_lib.workers.worker import command, heartbeat, retry_locked, work
+from lesson_lib.sqlite.connection import AgentCursor
+from lesson_lib.store import Rider, Saving
+from lesson_lib.sweep import Target, kill_and_resume, run_undisturbed
+from lesson_lib.sweep.hooks import Point, statements
+from lesson_lib.tickets import Tools, new_run, read_runbooks, read_tickets, ticket_agent
+from lesson_lib.workers import heartbeat, retry_locked, work
 
 LEASE = timedelta(seconds=30)
 SHORT = timedelta(seconds=0.2)
@@ -71,11 +72,16 @@ def ledger(tools: Tools) -> Ledger:
 
 def start(connection: AgentConnection, *numbers: int) -> list[str]:
     """Start a run of each ticket for each number; return the ids of the runs."""
+    store = SQLiteStore(connection, "session-1")
     return [
-        agent.start(connection, replace(ticket, ticket_id=f"{name}-{number}"), "session-1").run_id
+        store.start_run(new_run(replace(ticket, ticket_id=f"{name}-{number}"))).run_id
         for name, ticket in TICKETS.items()
         for number in numbers
     ]
+
+
+def start_t104(connection: AgentConnection) -> str:
+    return ticket_agent.start(SQLiteStore(connection, "session-1"), "run-T104").run_id
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +90,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, JSONObjec
     folder = tmp_path_factory.mktemp("undisturbed")
     tools = Tools(read_runbooks(), Ledger(folder / "ledger"))
     with closing(connect(new_database(folder))) as opened:
-        states = {name: agent.start(opened, ticket, "s") for name, ticket in TICKETS.items()}
+        store = SQLiteStore(opened, "s")
+        states = {name: ticket_agent.start(store, f"run-{name}") for name in TICKETS}
         return {
-            name: dict(agent.run_to_end(opened, state, "s", tools).context)
+            name: dict(ticket_agent.run_to_end(store, state, tools).context)
             for name, state in states.items()
         }
 
@@ -163,11 +170,6 @@ def test_nothing_but_a_locked_file_is_tried_again() -> None:
     assert calls == ["called"]
 
 
-def test_no_attempt_is_no_call() -> None:
-    with pytest.raises(ValueError, match="attempts must be 1 or more"):
-        retry_locked(locked_for(0), rng=Random(1), attempts=0)
-
-
 # The heartbeat.
 
 
@@ -192,7 +194,7 @@ def within(seconds: float) -> Iterator[Callable[[bool], bool]]:
 
 def test_a_heartbeat_renews_until_its_block_ends(connection: AgentConnection) -> None:
     claim = claimed(connection, start(connection, 1)[0], SHORT)
-    with heartbeat(connection, claim, threading.Lock()), within(30) as happened:
+    with heartbeat(connection, claim), within(30) as happened:
         ends = {claim.expires_at}
         while not happened(len(ends) == 4):
             ends.add(read_claims(connection)[0].expires_at)
@@ -201,15 +203,36 @@ def test_a_heartbeat_renews_until_its_block_ends(connection: AgentConnection) ->
     assert read_claims(connection) == last
 
 
-def test_a_heartbeat_stops_with_the_process(connection: AgentConnection) -> None:
+def test_a_heartbeat_comes_at_each_third_of_the_lease(
+    connection: AgentConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    class Watched(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is None:
+                return super().wait()
+            waits.append(timeout)
+            return super().wait(0.01)
+
+    claim = claimed(connection, start(connection, 1)[0])
+    monkeypatch.setattr(threading, "Event", Watched)
+    with heartbeat(connection, claim), within(30) as happened:
+        while not happened(len(waits) > 2):
+            pass
+    assert set(waits) == {LEASE.total_seconds() / 3}
+
+
+def test_a_heartbeat_ends_when_the_claim_is_lost(connection: AgentConnection) -> None:
     run_id = start(connection, 1)[0]
-    claim, awake = claimed(connection, run_id, SHORT), threading.Lock()
-    with heartbeat(connection, claim, awake):
-        with awake, within(30) as happened:
-            while not happened(claim_run(connection, run_id, worker="2", lease=LEASE) is not None):
-                pass
-        time.sleep(SHORT.total_seconds())  # awake again, it finds its claim lost
-    assert [(held.worker, held.lease) for held in read_claims(connection)] == [("2", LEASE)]
+    claim = claimed(connection, run_id, SHORT)
+    threads = threading.active_count()
+    with heartbeat(connection, claim), within(30) as happened:
+        connection.execute("DELETE FROM run_claims")
+        taken = claim_run(connection, run_id, worker="2", lease=LEASE)
+        while not happened(threading.active_count() == threads):
+            pass
+        assert read_claims(connection) == [taken]
 
 
 def test_a_heartbeat_survives_a_locked_file(
@@ -224,8 +247,8 @@ def test_a_heartbeat_survives_a_locked_file(
             raise StorageError("is locked")
         return connect(path, **options)
 
-    monkeypatch.setattr("lesson_lib.workers.worker.connect", connect_once_locked)
-    with heartbeat(connection, claim, threading.Lock()), within(30) as happened:
+    monkeypatch.setattr("lesson_lib.workers.connect", connect_once_locked)
+    with heartbeat(connection, claim), within(30) as happened:
         while not happened(read_claims(connection) != [claim]):
             pass
     assert len(tried) > 1
@@ -235,7 +258,7 @@ def test_a_heartbeat_goes_by_the_clock_of_the_holder(connection: AgentConnection
     ahead = timedelta(days=400)
     connection.clock = lambda: datetime.now(UTC) + ahead
     claim = claimed(connection, start(connection, 1)[0], SHORT)
-    with heartbeat(connection, claim, threading.Lock()), within(30) as happened:
+    with heartbeat(connection, claim), within(30) as happened:
         while not happened(read_claims(connection) != [claim]):
             pass
     assert read_claims(connection)[0].expires_at > claim.expires_at
@@ -255,7 +278,7 @@ def test_a_worker_takes_up_a_run_again_that_it_lost_to_a_locked_file(
             failures.pop()
             raise StorageError("is locked") from busy()
 
-    work(connection, "worker-1", tools, lease=LEASE, passing=locked_twice)
+    work(connection, "worker-1", ticket_agent, tools, lease=LEASE, passing=locked_twice)
     assert failures == []
     assert f"completed {run_ids[0]}" in capsys.readouterr().out
     assert unfinished_runs(connection) == []
@@ -267,16 +290,6 @@ def busy() -> Exception:
     return error
 
 
-def test_a_worker_whose_parent_dies_before_it_says_go_does_nothing(
-    connection: AgentConnection, tmp_path: Path
-) -> None:
-    run_ids = start(connection, 1)
-    with Child(*command(connection.path, tmp_path / "ledger", "w", lease=LEASE)) as worker:
-        assert worker.read() == "ready"
-        assert worker.end().printed == ""
-    assert unfinished_runs(connection) == run_ids
-
-
 def test_a_worker_ends_all_runs_and_gives_each_back(
     connection: AgentConnection,
     tools: Tools,
@@ -284,7 +297,7 @@ def test_a_worker_ends_all_runs_and_gives_each_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run_ids = start(connection, 1)
-    work(connection, "worker-1", tools, lease=LEASE)
+    work(connection, "worker-1", ticket_agent, tools, lease=LEASE)
     assert capsys.readouterr().out.splitlines() == [f"completed {run_id}" for run_id in run_ids]
     assert read_claims(connection) == []
     assert Counter(tools.ledger.lines()) == keys(run_ids)
@@ -297,7 +310,7 @@ def test_a_worker_leaves_a_run_in_living_hands_alone(
     first, *others = start(connection, 1)
     claim = claim_run(connection, first, worker="worker-2", lease=LEASE)
     before = rows(connection.path)["agent_events"]
-    work(connection, "worker-1", tools, lease=LEASE, patience=0.1)
+    work(connection, "worker-1", ticket_agent, tools, lease=LEASE, patience=0.1)
     assert capsys.readouterr().out.splitlines() == [f"completed {run_id}" for run_id in others]
     assert unfinished_runs(connection) == [first]
     assert read_claims(connection) == [claim]
@@ -309,8 +322,8 @@ def test_a_worker_waits_for_a_run_whose_holder_died(
     connection: AgentConnection, tools: Tools, undisturbed: dict[str, JSONObject]
 ) -> None:
     run_ids = start(connection, 1)
-    claim_run(connection, run_ids[-1], worker="worker-2", lease=timedelta(seconds=1))
-    work(connection, "worker-1", tools, lease=LEASE)
+    claim_run(connection, run_ids[-1], worker="worker-2", lease=timedelta(seconds=0.3))
+    work(connection, "worker-1", ticket_agent, tools, lease=LEASE)
     check_all_ended(connection, run_ids, undisturbed)
 
 
@@ -320,21 +333,21 @@ def test_a_run_that_fails_keeps_a_worker_from_no_other(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain_resume, resumed = agent.resume, list[str]()
+    plain_resume, resumed = Agent.resume, list[str]()
 
-    def resume_once(connection: AgentConnection, run_id: str, session: str) -> RunState:
+    def resume_once(agent: Agent, store: SQLiteStore, run_id: str) -> RunState:
         if run_id in resumed:
             pytest.fail(f"{run_id} was tried again")
         resumed.append(run_id)
-        return plain_resume(connection, run_id, session)
+        return plain_resume(agent, store, run_id)
 
-    monkeypatch.setattr(agent, "resume", resume_once)
+    monkeypatch.setattr(Agent, "resume", resume_once)
     torn, unknown, no_book, *good = start(connection, 1)
     connection.execute("UPDATE agent_runs SET version = 9 WHERE run_id = ?", (torn,))
     connection.execute("UPDATE agent_runs SET next_action = 'x' WHERE run_id = ?", (unknown,))
     code = next(iter(code for code in tools.runbooks if code.startswith("sorting-urgent")))
     without = {name: book for name, book in tools.runbooks.items() if name != code}
-    work(connection, "worker-1", replace(tools, runbooks=without), lease=LEASE)
+    work(connection, "worker-1", ticket_agent, replace(tools, runbooks=without), lease=LEASE)
     assert sorted(capsys.readouterr().out.splitlines()) == [
         *(f"completed {run_id}" for run_id in good),
         f"left {torn}: CorruptStateError",
@@ -360,10 +373,11 @@ def test_a_tool_that_fails_ends_no_worker(
             return super().draft_reply(key, priority, step)
 
     run_ids = start(connection, 1)
-    work(connection, "worker-1", Unsteady(tools.runbooks, tools.ledger), lease=LEASE)
+    unsteady = Unsteady(tools.runbooks, tools.ledger)
+    work(connection, "worker-1", ticket_agent, unsteady, lease=LEASE)
     assert "left run-T103-1: ConnectionError" in capsys.readouterr().out.splitlines()
     assert unfinished_runs(connection) == ["run-T103-1"]
-    work(connection, "worker-2", tools, lease=LEASE)
+    work(connection, "worker-2", ticket_agent, tools, lease=LEASE)
     assert Counter(tools.ledger.lines()) == keys(run_ids)
 
 
@@ -378,30 +392,69 @@ def test_a_worker_that_is_late_leaves_the_run_and_takes_the_next(
             connection.execute("DELETE FROM run_claims")  # as if the lease had ended
             taken.append(claim_run(connection, first, worker="worker-2", lease=SHORT))
 
-    work(connection, "worker-1", tools, lease=LEASE, passing=taken_over)
+    work(connection, "worker-1", ticket_agent, tools, lease=LEASE, passing=taken_over)
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"left {first}: LeaseLostError"
     assert f"completed {first}" in said[2:]  # after the lease of worker-2
     assert unfinished_runs(connection) == []
 
 
+def test_a_run_that_waits_is_left_until_the_next_worker_asks(
+    connection: AgentConnection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: list[str] = []
+
+    def wait_for_an_answer(context: Context, call_tool: object) -> JSONObject | None:
+        return {"answer": answers[0]} if answers else None
+
+    ask = Action(wait_for_an_answer, "answer", "answered", None)
+    schema = ContextSchema({"answer": str}, (), {}, ())
+    agent = Agent({"ask": ask}, lambda run_id: RunState.begin(run_id, "T", "ask", {}), schema)
+    for run_id in ("a", "b"):
+        agent.start(SQLiteStore(connection, "session-1"), run_id)
+    for worker in ("worker-1", "worker-2"):
+        work(connection, worker, agent, None, lease=LEASE)
+        answers.append("yes")
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["left a: waits", "left b: waits", "completed a", "completed b"]
+    assert read_claims(connection) == []
+
+
+def test_the_riders_of_a_worker_ride_beside_the_claim(
+    connection: AgentConnection, tools: Tools, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class NotTheThird(Rider):
+        def check(self, connection: Any, saving: Saving) -> None:
+            if saving.after.version == 3:
+                raise InvalidStateError("not the third")
+
+    run_ids = start(connection, 1)
+    work(connection, "w", ticket_agent, tools, lease=LEASE, riders=(NotTheThird(),))
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"left {run_id}: InvalidStateError" for run_id in run_ids]
+    assert {load_state(connection, run_id).version for run_id in run_ids} == {2}
+
+
 # Another worker takes over at any moment of the first.
 
 
 @dataclass(frozen=True)
-class Story:
+class Takeover:
     """What became of a run whose first worker lost it at one of its moments."""
 
     refused: LessonError | None
-    taken_over: bool
+    happened: bool
 
 
-def run_with_takeover(database: Path, tools: Tools, at: int, in_tool: Callable[[], bool]) -> Story:
+def run_with_takeover(
+    database: Path, tools: Tools, at: int, in_tool: Callable[[], bool]
+) -> Takeover:
     """Work on T104, and let another worker end the run at the `at`-th moment of the first.
 
     A moment lies before each statement outside of a transaction and at each crash point.
     """
     took, second, passed = threading.Event(), list[threading.Thread](), count(1)
+    first_thread = threading.get_ident()
 
     def take_over() -> None:
         with closing(connect(database)) as other:
@@ -411,32 +464,31 @@ def run_with_takeover(database: Path, tools: Tools, at: int, in_tool: Callable[[
                 claim = None
             took.set()
             if claim is not None:
-                state = agent.resume(other, "run-T104", "worker-2")
-                save = partial(save_claimed, claim=claim)
-                agent.run_to_end(other, state, "worker-2", tools, save=save)
+                store = SQLiteStore(other, "worker-2", (Claimed(claim),))
+                ticket_agent.run_to_end(store, ticket_agent.resume(store, "run-T104"), tools)
 
-    def moment(_: str) -> None:
-        if not first.in_transaction and next(passed) == at:
-            second.append(threading.Thread(target=take_over))
-            second[0].start()
-            took.wait()
-            if not in_tool():  # there it holds the lock that the second waits for
-                second[0].join()
+    def moment(point: str) -> None:
+        elsewhere = threading.get_ident() != first_thread or first.in_transaction
+        if elsewhere or point.startswith("after") or next(passed) != at:
+            return
+        second.append(threading.Thread(target=take_over))
+        second[0].start()
+        took.wait()
+        if not in_tool():  # there it holds the lock that the second waits for
+            second[0].join()
 
     refused = None
     with closing(connect(database)) as first:
-        claim = claimed(first, "run-T104", MOMENT)
-        save = partial(save_claimed, claim=claim)
-        first.set_trace_callback(moment)
-        try:
-            state = agent.resume(first, "run-T104", "worker-1")
-            agent.run_to_end(first, state, "worker-1", tools, passing=moment, save=save)
-        except LessonError as error:
-            refused = error
-        first.set_trace_callback(None)
+        store = SQLiteStore(first, "worker-1", (Claimed(claimed(first, "run-T104", MOMENT)),))
+        with statements(AgentCursor, moment):
+            try:
+                state = ticket_agent.resume(store, "run-T104")
+                ticket_agent.run_to_end(store, state, tools, passing=moment)
+            except LessonError as error:
+                refused = error
     for thread in second:
         thread.join()
-    return Story(refused, bool(second))
+    return Takeover(refused, bool(second))
 
 
 def test_a_takeover_at_any_moment_doubles_nothing(
@@ -452,20 +504,20 @@ def test_a_takeover_at_any_moment_doubles_nothing(
             in_tool.remove(threading.get_ident())
 
     monkeypatch.setattr(effects, "_only_caller", noted_lock)
-    stories: list[Story] = []
-    while not stories or stories[-1].taken_over:
-        folder = tmp_path / str(len(stories))
+    takeovers: list[Takeover] = []
+    while not takeovers or takeovers[-1].happened:
+        folder = tmp_path / str(len(takeovers))
         folder.mkdir()
         database, tools = new_database(folder), Tools(read_runbooks(), Ledger(folder / "ledger"))
         with closing(connect(database)) as connection:
             create_claims(connection)
-            agent.start(connection, TICKETS["T104"], "session-1")
+            start_t104(connection)
             try:
-                stories.append(
+                takeovers.append(
                     run_with_takeover(
                         database,
                         tools,
-                        at=len(stories) + 1,
+                        at=len(takeovers) + 1,
                         in_tool=lambda: threading.get_ident() in in_tool,
                     )
                 )
@@ -475,38 +527,96 @@ def test_a_takeover_at_any_moment_doubles_nothing(
                 savers = [e.session for e in events if e.event_type == "checkpoint_saved"]
                 assert savers == sorted(savers), "worker-1 saved after worker-2"
             except BaseException as error:
-                error.add_note(f"worker-2 took over at moment {len(stories)} of worker-1")
+                error.add_note(f"worker-2 took over at moment {len(takeovers)} of worker-1")
                 raise
     # After the last checkpoint nothing is left to refuse; before the first, resuming is.
-    refused = [type(story.refused) for story in stories]
-    assert refused == [RunCompletedError, *[LeaseLostError] * (len(stories) - 3), *[type(None)] * 2]
-    assert len(stories) > 20
-    print(f"{len(stories) - 1} moments")
+    refused = [type(takeover.refused) for takeover in takeovers]
+    middle = [LeaseLostError] * (len(takeovers) - 3)
+    assert refused == [RunCompletedError, *middle, *[type(None)] * 2]
+    assert len(takeovers) > 20
+
+
+# A worker that is killed at any statement or crash point, and the one that comes after it.
+
+
+def work_on_t104(folder: Path, session: str, point: Point) -> None:
+    """Be a worker on a run that is there; each session lives an hour after the one before."""
+    now = datetime(2026, 1, 5, tzinfo=UTC) + timedelta(hours=int(session.removeprefix("session-")))
+    with closing(connect(folder / "agent.db", clock=lambda: now)) as connection:
+        if session == "session-1":
+            new_database(folder)
+            create_claims(connection)
+            start_t104(connection)
+        tools = Tools(read_runbooks(), Ledger(folder / "ledger"))
+        with statements(AgentCursor, point):
+            work(connection, session, ticket_agent, tools, lease=LEASE, passing=point)
+
+
+def found_end(folder: Path) -> object:
+    with closing(connect(folder / "agent.db")) as connection:
+        effects = [row[0] for row in rows(folder / "agent.db")["tool_effects"]]
+        return load_state(connection, "run-T104"), effects
+
+
+WORKER = Target(
+    f"{__name__}:work_on_t104",
+    look=lambda folder: {},
+    end=found_end,
+    calls=lambda folder: Ledger(folder / "ledger").lines(),
+)
+
+
+@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.prove)])
+def test_what_a_worker_leaves_that_died_anywhere_is_finished_by_the_next(
+    tmp_path: Path, every: int
+) -> None:
+    whole = run_undisturbed(WORKER, tmp_path / "whole")
+    outcomes = [kill_and_resume(whole, point) for point in whole.points[::every]]
+    assert [outcome.point for outcome in outcomes if not outcome.same_end] == []
+    # A tool runs again after a death between its work and the commit of its result.
+    points = whole.points
+    begins = [points.index(f"{tool}:tool_ran") for tool in TOOLS]
+    windows = [
+        points[begin : points.index(next(p for p in points[begin:] if "before COMMIT" in p)) + 1]
+        for begin in begins
+    ]
+    killed = {outcome.point for outcome in outcomes}
+    repeating = {outcome.point for outcome in outcomes if outcome.repeated}
+    assert repeating == killed & {point for window in windows for point in window}
 
 
 # Processes that race.
 
 RACER = """
-import os, sys
+import sys, time
 from datetime import timedelta
 from pathlib import Path
-from lesson_lib import agent
 from lesson_lib.errors import LessonError
 from lesson_lib.ledger import Ledger
-from lesson_lib.workers.spans import SlowTools
-from lesson_lib.stores.sqlite import *
-from lesson_lib.tickets import read_runbooks
+from lesson_lib.model import Step
+from lesson_lib.riders.claims import Claimed, claim_run
+from lesson_lib.sqlite import SQLiteStore, connect, load_state
+from lesson_lib.tickets import Tools, read_runbooks, ticket_agent
 
 database, ledger, name = sys.argv[1:]
 lease, moment = timedelta(seconds=30), timedelta(microseconds=1)
 connection = connect(database, timeout=30)
-tools = SlowTools(read_runbooks(), Ledger(Path(ledger)), 0.001, Ledger(Path(os.devnull)))
-checkpoint = dict(session=name, action="a", next_action="lookup_runbook", context={"by": name})
+
+class SlowTools(Tools):
+    def lookup_runbook(self, key, code):
+        time.sleep(0.001)
+        return super().lookup_runbook(key, code)
+
+tools = SlowTools(read_runbooks(), Ledger(Path(ledger)))
+
+def save(state, claim):
+    store = SQLiteStore(connection, name, (Claimed(claim),))
+    store.save_checkpoint(state, Step("a", {"by": name}, "lookup_runbook"))
 
 def step(run_id):
     state = load_state(connection, run_id)
     yield
-    agent.run_next_action(connection, state, name, tools)
+    ticket_agent.run_next_action(SQLiteStore(connection, name), state, tools)
     yield "saved"
 
 def claim(run_id):
@@ -517,14 +627,13 @@ def late(run_id):
     state = load_state(connection, run_id)
     held = claim_run(connection, run_id, worker=name, lease=moment)
     yield
-    save_claimed(connection, state, claim=held, **checkpoint)
+    save(state, held)
     yield "saved"
 
 def rightful(run_id):
     yield
     held = claim_run(connection, run_id, worker=name, lease=lease)
-    state = load_state(connection, run_id)
-    save_claimed(connection, state, claim=held, **checkpoint)
+    save(load_state(connection, run_id), held)
     yield "saved"
 
 print("ready", flush=True)
@@ -563,39 +672,45 @@ def race(racers: tuple[Child, Child], run_id: str, *acts: str) -> list[str]:
     return [racer.read() for racer in racers]
 
 
-def test_a_race_repeated_a_hundred_times_never_doubles_an_effect(
-    connection: AgentConnection, racers: tuple[Child, Child], tools: Tools
+RACES = pytest.mark.parametrize("races", [15, pytest.param(100, marks=pytest.mark.prove)])
+
+
+@RACES
+def test_a_race_repeated_many_times_never_doubles_an_effect(
+    connection: AgentConnection, racers: tuple[Child, Child], tools: Tools, races: int
 ) -> None:
-    run_ids = start(connection, *range(17))[:100]
+    run_ids = start(connection, *range(17))[:races]
     for run_id in run_ids:
         state = load_state(connection, run_id)
-        agent.run_next_action(connection, state, "session-1", tools)
+        ticket_agent.run_next_action(SQLiteStore(connection, "session-1"), state, tools)
         answers = race(racers, run_id, "step", "step")
         assert sorted(answers) == ["StaleVersionError", "saved"], run_id
         assert load_state(connection, run_id).version == 2
         assert tools.ledger.count(f"{run_id}:lookup_runbook") == 1, run_id
-    assert len(tools.ledger.lines()) == len(run_ids) == 100
+    assert len(tools.ledger.lines()) == len(run_ids) == races
 
 
+@RACES
 def test_one_of_two_who_claim_at_once_gets_the_run(
-    connection: AgentConnection, racers: tuple[Child, Child]
+    connection: AgentConnection, racers: tuple[Child, Child], races: int
 ) -> None:
-    for run_id in start(connection, *range(17))[:100]:
+    for run_id in start(connection, *range(17))[:races]:
         assert sorted(race(racers, run_id, "claim", "claim")) == ["False", "True"], run_id
 
 
+@RACES
 def test_whoever_took_over_is_never_stopped_by_one_who_is_late(
-    connection: AgentConnection, racers: tuple[Child, Child]
+    connection: AgentConnection, racers: tuple[Child, Child], races: int
 ) -> None:
     late = Counter[str]()
-    for run_id in start(connection, *range(17))[:100]:
+    for run_id in start(connection, *range(17))[:races]:
         answer, rightful = race(racers, run_id, "late", "rightful")
         assert rightful == "saved", run_id
         late[answer] += 1
         assert load_state(connection, run_id).context["by"] == "worker-2"
         assert load_state(connection, run_id).version == 1 + (answer == "saved")
     assert set(late) <= {"saved", "LeaseLostError"}
-    assert late["LeaseLostError"]
+    assert races < 100 or late["LeaseLostError"]
 
 
 # Worker processes.
@@ -604,14 +719,14 @@ def test_whoever_took_over_is_never_stopped_by_one_who_is_late(
 def test_a_paused_worker_finds_its_run_in_other_hands(
     connection: AgentConnection, ledger: Ledger, undisturbed: dict[str, JSONObject]
 ) -> None:
-    run_id = agent.start(connection, TICKETS["T104"], "session-1").run_id
+    run_id = start_t104(connection)
     files = connection.path, ledger.path
-    pause = command(*files, "worker-1", lease=SHORT, pause_at="lookup_runbook:before_checkpoint")
+    pause = command(*files, "worker-1", lease=0.2, pause_at="lookup_runbook:before_checkpoint")
     with Child(*pause) as paused:
         assert paused.read() == "ready"
         paused.tell()
         assert paused.read() == "paused"
-        end = together([command(*files, "worker-2", lease=LEASE)])
+        end = together([command(*files, "worker-2")])
         assert end == [ChildEnd("finished", f"completed {run_id}\n")]
         paused.tell()
         assert paused.end() == ChildEnd("finished", f"left {run_id}: LeaseLostError\n")
@@ -624,10 +739,10 @@ def test_a_paused_worker_finds_its_run_in_other_hands(
 def test_a_worker_that_waits_for_a_paused_ones_tool_gets_its_result(
     connection: AgentConnection, ledger: Ledger, undisturbed: dict[str, JSONObject]
 ) -> None:
-    run_id = agent.start(connection, TICKETS["T104"], "session-1").run_id
+    run_id = start_t104(connection)
     files = connection.path, ledger.path
-    pause = command(*files, "worker-1", lease=SHORT, pause_at="lookup_runbook:tool_ran")
-    with Child(*pause) as paused, Child(*command(*files, "worker-2", lease=LEASE)) as other:
+    pause = command(*files, "worker-1", lease=0.2, pause_at="lookup_runbook:tool_ran")
+    with Child(*pause) as paused, Child(*command(*files, "worker-2")) as other:
         for child in (paused, other):
             assert child.read() == "ready"
         paused.tell()
@@ -646,30 +761,38 @@ def test_a_worker_that_waits_for_a_paused_ones_tool_gets_its_result(
 def test_four_workers_call_tools_together_and_write_one_by_one(
     connection: AgentConnection, ledger: Ledger, tmp_path: Path
 ) -> None:
-    run_ids, spans = start(connection, 1, 2), Ledger(tmp_path / "spans")
+    run_ids, spans = start(connection, 1), tmp_path / "spans"
     files = connection.path, ledger.path
     names = [f"worker-{number}" for number in range(1, 5)]
-    together([command(*files, n, lease=LEASE, takes=0.1, spans=spans.path) for n in names])
+    together([command(*files, name, takes=0.1, spans=spans) for name in names])
     assert Counter(ledger.lines()) == keys(run_ids)
     assert 1 < most_at_once(spans, "tool") <= 4
     assert most_at_once(spans, "write") == 1
-    assert spans.count("write begin") == spans.count("write end") >= 8 * len(run_ids)
+    told = Counter(Ledger(spans).lines())
+    assert told["write begin"] == told["write end"] >= 8 * len(run_ids)
 
 
+# A run passes twelve points at which a worker may be told to die.
+@pytest.mark.parametrize(
+    "points", [(4, 7, 12), pytest.param(range(1, 13), marks=pytest.mark.prove)], ids=["few", "all"]
+)
 def test_workers_that_die_at_their_own_crash_points_leave_no_run_behind(
-    connection: AgentConnection, ledger: Ledger, undisturbed: dict[str, JSONObject]
+    connection: AgentConnection,
+    ledger: Ledger,
+    undisturbed: dict[str, JSONObject],
+    points: Iterable[int],
 ) -> None:
     run_ids, files = start(connection, 1, 2), (connection.path, ledger.path)
-    # A run passes twelve points at which a worker may be told to die.
-    dying = [command(*files, f"dies-{n}", lease=SHORT, die_at=n) for n in range(1, 13)]
+    dying = [command(*files, f"dies-{n}", lease=0.2, die_at=n) for n in points]
     assert {end.ended for end in together(dying)} == {"died without cleanup"}
-    living = [command(*files, f"lives-{n}", lease=SHORT) for n in (1, 2, 3)]
+    living = [command(*files, f"lives-{n}", lease=0.2) for n in (1, 2)]
     assert {end.ended for end in together(living)} == {"finished"}
     # None of these deaths lies between a tool's work and its saved result.
     assert Counter(ledger.lines()) == keys(run_ids)
     check_all_ended(connection, run_ids, undisturbed)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("seed", [1, 2])
 def test_workers_that_are_killed_at_any_moment_leave_no_run_behind(
     connection: AgentConnection, ledger: Ledger, undisturbed: dict[str, JSONObject], seed: int
@@ -679,7 +802,7 @@ def test_workers_that_are_killed_at_any_moment_leave_no_run_behind(
     with ExitStack() as stack:
         crew: list[Child] = []
         for number in range(12):
-            flags = command(*files, f"worker-{number}", lease=SHORT, takes=0.02)
+            flags = command(*files, f"worker-{number}", lease=0.2, takes=0.02)
             crew.append(stack.enter_context(Child(*flags)))
             crew[-1].tell()
             if number >= 2:
@@ -695,94 +818,3 @@ def test_workers_that_are_killed_at_any_moment_leave_no_run_behind(
     assert calls >= keys(run_ids)
     assert set(calls) == set(keys(run_ids))
     assert calls.total() - len(calls) <= kills
-    print(f"{kills} killed, {calls.total() - len(calls)} calls repeated")
-
-
-# The parts.
-
-
-def test_nested_and_parallel_spans_are_counted_by_the_order_of_their_lines(tmp_path: Path) -> None:
-    spans = Ledger(tmp_path / "spans")
-    assert most_at_once(spans, "tool") == 0
-    for line in ("tool begin", "write begin", "tool begin", "tool end", "write end", "tool end"):
-        spans.write(line)
-    assert (most_at_once(spans, "tool"), most_at_once(spans, "write")) == (2, 1)
-
-
-def test_a_tool_that_fails_ends_its_span(tmp_path: Path) -> None:
-    spans = Ledger(tmp_path / "spans")
-    tools = SlowTools({}, Ledger(tmp_path / "ledger"), 0, spans)
-    with pytest.raises(LessonError):
-        tools.lookup_runbook("key", "code")
-    assert spans.lines() == ["tool begin", "tool end"]
-
-
-def test_writes_are_told_while_the_lock_is_held(connection: AgentConnection) -> None:
-    class Spans(Ledger):
-        def write(self, line: str) -> None:
-            with closing(sqlite3.connect(connection.path, timeout=0)) as other:
-                try:
-                    other.execute("BEGIN IMMEDIATE")
-                except sqlite3.OperationalError as error:
-                    line += f", {error}"
-            super().write(line)
-
-    spans = Spans(connection.path.with_name("spans"))
-    run_id = start(connection, 1)[0]
-    watch_writes(connection, spans)
-    connection.execute("SELECT 1").fetchall()
-    with connection:
-        pass
-    claim = claimed(connection, run_id)
-    with pytest.raises(ZeroDivisionError), connection:
-        connection.execute("SELECT 1").fetchall()
-        raise ZeroDivisionError
-    connection.set_trace_callback(None)
-    assert claim
-    steps = ["write begin, database is locked", "write end, database is locked"]
-    assert spans.lines() == steps * 2
-
-
-def test_a_child_that_fails_says_why() -> None:
-    code = "raise LookupError('no such\\nthing')"
-    with Child("-c", code) as child, pytest.raises(ChildError, match="process failed: thing"):
-        child.end()
-    with pytest.raises(ChildError, match="the child process failed: LookupError: thing"):
-        together([["-c", "print('ready'); input(); raise LookupError('thing')"]])
-
-
-def test_a_child_that_does_not_get_ready_is_not_let_go() -> None:
-    with pytest.raises(ChildError, match="did not get ready: it finished"):
-        together([["-c", "print('steady')"]])
-
-
-def test_a_child_that_died_can_still_be_told_something() -> None:
-    with Child("-c", "from lesson_lib.crash import die; print('last', flush=True); die()") as child:
-        assert child.read() == "last"
-        assert child.read() == ""
-        child.tell()
-        assert child.end() == ChildEnd("died without cleanup", "")
-
-
-def test_no_child_outlives_its_block(tmp_path: Path) -> None:
-    code = "import sys; print('ready', flush=True); sys.stdin.readline(); open(sys.argv[1], 'w')"
-    with Child("-c", code, tmp_path / "alive") as child:
-        assert child.read() == "ready"
-    assert list(tmp_path.iterdir()) == []
-    assert child._process.returncode is not None
-
-
-def test_a_worker_module_in_the_learners_folder_is_not_taken_for_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sqlite3.py").write_text("raise SystemExit('mine')", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    ends = together([command(tmp_path / "agent.db", tmp_path / "ledger", "worker-1", lease=LEASE)])
-    assert ends == [ChildEnd("finished", "")]
-    assert os.listdir(tmp_path).count("agent.db") == 1  # noqa: PTH208
-
-
-def test_a_child_may_complain_at_length() -> None:
-    code = "import sys; sys.stderr.write('x' * 300_000); print('done')"
-    with Child("-c", code) as child:
-        assert child.end() == ChildEnd("finished", "done\n")

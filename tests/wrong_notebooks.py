@@ -13,19 +13,20 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 ENDING = "after the last cell"
-TIME_LIMIT = 3
+TIME_LIMIT = 8
 
 
 @dataclass(frozen=True)
 class Row:
-    """A code cell, what the notebook falsely holds as its outputs, and what is to be said of it."""
+    """A cell, what the notebook falsely holds as its outputs, and what is to be said of it."""
 
     name: str
     source: str
     saved: str | list[NotebookNode] = ""  # a text stands for a print
     says: str | None = None  # None: the cell is right
     tags: list[str] = field(default_factory=list)
-    count: int | None = -1  # -1: the place of the cell
+    count: int | None = -1  # -1: the place among the code cells
+    prose: bool = False
 
 
 def result(text: str, **data: Any) -> NotebookNode:
@@ -191,7 +192,10 @@ CELLS = [
         "sends clear_output",
     ),
     Row("question", "input('name? ')", [printed("name? ")], "StdinNotImplementedError"),
-    Row("right-cells-in-order", "print(len(In))", "44\n"),
+    Row("right-claim", "<!-- check: x + 1 == 2 --><!-- check: len(In)\n== 43 -->", prose=True),
+    Row("claim-false", "Two. <!-- check: x -->\n<!-- check: x == 2 -->", says="False", prose=True),
+    Row("claim-too-early", "<!-- check: later == 1 -->", says="NameError", prose=True),
+    Row("right-cells-in-order", "later = len(In)\nprint(later)", "44\n"),
 ]
 
 NOTEBOOKS = {
@@ -207,7 +211,7 @@ NOTEBOOKS = {
             "sleep",
             "import time\ntry:\n    time.sleep(60)\nexcept BaseException:\n    pass",
             "",
-            "ran for more than 3 s",
+            "ran for more than 8 s",
         ),
         Row("after", "print('wrong')", "right\n", "was not run"),
         Row(ENDING, "", says="was not run"),
@@ -217,7 +221,7 @@ NOTEBOOKS = {
             "talk",
             "import time\nwhile True:\n    print('on and on')\n    time.sleep(0.1)",
             [error("KeyboardInterrupt", "")],
-            "ran for more than 3 s",
+            "ran for more than 8 s",
             RAISES,
         ),
         Row(ENDING, "", says="was not run"),
@@ -258,13 +262,17 @@ def write(folder: Path) -> None:
 
 
 def _cells(rows: list[Row]) -> Iterator[NotebookNode]:
-    for place, row in enumerate(rows, 1):
-        if row.name != ENDING:
+    count = 0
+    for row in rows:
+        if row.prose:
+            yield new_markdown_cell(row.source, id=row.name)
+        elif row.name != ENDING:
+            count += 1
             yield new_code_cell(
                 row.source,
                 id=row.name,
                 outputs=row.saved if isinstance(row.saved, list) else _prints(row.saved),
-                execution_count=place if row.count == -1 else row.count,
+                execution_count=count if row.count == -1 else row.count,
                 metadata={"tags": row.tags},
             )
 

@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 
 from throughput import price_in_a_batch, relative_throughput
 
-from lesson_lib.checkpoints.measuring import measure, pays_from
-from lesson_lib.crashes.costs import DEFAULT, relative_costs, seconds_per_checkpoint
-from lesson_lib.patterns.costs import COLUMNS, relative_times
-from lesson_lib.stores.sqlite import AgentConnection, connect, create_schema
+from lesson_lib.labs.checkpoint_format.measuring import measure, pays_from
+from lesson_lib.labs.crash_everywhere.costs import DEFAULT, relative_costs, seconds_per_checkpoint
+from lesson_lib.labs.four_patterns.metering import relative_times
+from lesson_lib.sqlite import AgentConnection, connect, create_schema
 from lesson_lib.tickets import DATA
 
 CHECKPOINTS = 100
@@ -97,14 +97,14 @@ def compression(folder: Path, record: bool) -> None:
                 writer.writerow([cost.size, cost.compression, *(f"{s:.3f}" for s in shares)])
 
 
-def resuming(folder: Path, record: bool) -> None:
+def resuming(record: bool) -> None:
     """Print the time of a resume under each pattern, as a multiple of a short checkpoint's."""
-    rows = relative_times(folder)
+    rows = relative_times()
     for row in rows:
         print("{pattern:<16}{steps:>6} steps: resumed in {relative_time} x".format(**row))
     if record:
         with (DATA / "patterns.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
 
@@ -121,7 +121,7 @@ def main() -> None:
         print(f"save_checkpoint takes {price_of_the_checks(folder):.2f} x the time of plain SQL")
         print(f"a checkpoint in a batch of 20 takes {price_in_a_batch(folder):.2f} x one alone")
         several_workers(folder, options.record)
-        resuming(folder, options.record)
+        resuming(options.record)
         compression(folder, options.record)
 
 

@@ -10,17 +10,15 @@ from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lesson_lib import agent
-from lesson_lib.children import Child
-from lesson_lib.errors import LessonError
-from lesson_lib.model import RunState
-from lesson_lib.stores.sqlite import CheckpointBatch, connect, create_schema
-from lesson_lib.tickets import read_tickets
-from lesson_lib.workers.worker import command
+from lesson_lib.labs.several_workers.worker_process import command
+from lesson_lib.model import RunState, Step
+from lesson_lib.processes import Child
+from lesson_lib.riders.batches import CheckpointBatch
+from lesson_lib.sqlite import SQLiteStore, connect, create_schema
+from lesson_lib.tickets import new_run, read_tickets
 
 KINDS = {"tools take 50 ms": (0.05, 24), "tools take no time": (0.0, 72)}  # seconds, runs
 WORKERS = (1, 2, 4, 8)
-LEASE = timedelta(seconds=60)
 
 
 def seconds_of_work(folder: Path, workers: int, takes: float, runs: int) -> float:
@@ -38,12 +36,12 @@ def seconds_of_work(folder: Path, workers: int, takes: float, runs: int) -> floa
         for number in range(runs):
             ticket = tickets[number % len(tickets)]
             ticket = replace(ticket, ticket_id=f"{ticket.ticket_id}-{number}")
-            agent.start(connection, ticket, "session-1")
+            SQLiteStore(connection, "session-1").start_run(new_run(ticket))
     names = [f"worker-{number}" for number in range(1, workers + 1)]
     with ExitStack() as stack:
         crew = [
             stack.enter_context(
-                Child(*command(database, folder / "ledger", name, lease=LEASE, takes=takes))
+                Child(*command(database, folder / "ledger", name, lease=60, takes=takes))
             )
             for name in names
         ]
@@ -90,14 +88,15 @@ def price_in_a_batch(folder: Path, limit: int = 20, checkpoints: int = 200) -> f
     with closing(connect(folder / "batch.db")) as connection:
         create_schema(connection)
         tickets = [replace(read_tickets()[0], ticket_id=f"T-{n}") for n in range(checkpoints)]
-        states = [agent.start(connection, ticket, "session-1") for ticket in tickets]
+        store = SQLiteStore(connection, "session-1")
+        states = [store.start_run(new_run(ticket)) for ticket in tickets]
         seconds = []
         for size in (1, limit):
-            batch = CheckpointBatch(connection, limit=size, delay=timedelta(hours=1))
-            saved: list[RunState | LessonError] = []
+            batch = CheckpointBatch(connection, "s", limit=size, delay=timedelta(hours=1))
+            saved: list[RunState | Exception] = []
             begin = time.perf_counter()
             for state in states:
-                saved += batch.add(state, session="s", action="a", next_action="a", context={})
+                saved += batch.add(state, Step("a", {}, next_action="a"))
             saved += batch.flush()
             seconds.append(time.perf_counter() - begin)
             states = [state for state in saved if isinstance(state, RunState)]

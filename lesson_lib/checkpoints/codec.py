@@ -8,7 +8,7 @@ import sys
 import zlib
 from dataclasses import dataclass, fields, replace
 
-from lesson_lib.checkpoints import schema
+from lesson_lib.context_schema import ContextSchema
 from lesson_lib.errors import CheckpointError, CheckpointSizeError, InvalidStateError
 from lesson_lib.json_text import from_json, to_json
 from lesson_lib.model import RunState
@@ -25,11 +25,7 @@ COMPRESSIONS = ("none", "gzip", "zstd")
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """One row of `run_checkpoints`: a checkpoint as it is stored.
-
-    `body` holds the bytes of a JSON object, compressed or not; `sha256` is the digest, in hex, of
-    everything else in the row.
-    """
+    """A checkpoint as it is stored: `body` is JSON, `sha256` the digest, in hex, of all else."""
 
     run_id: str
     version: int
@@ -39,28 +35,24 @@ class StoredCheckpoint:
     sha256: str
 
 
-def encode(state: RunState, compression: str | None = None) -> StoredCheckpoint:
+def encode(
+    state: RunState, schema: ContextSchema, compression: str | None = None
+) -> StoredCheckpoint:
     """Return a state as it is stored.
 
     Args:
         state: The state; its context must fit today's schema.
+        schema: The schema of its agent.
         compression: One of `COMPRESSIONS`; None takes zstd where it pays.
 
     Raises:
-        InvalidStateError: The context does not fit the schema.
-        JSONValueError: A number of the context does not fit into 64 bits, or a value lies too deep.
+        InvalidStateError: The context does not fit the schema, or there is no such compression.
         CheckpointSizeError: The body would be larger than `LARGEST`.
     """
     schema.check(state.context)
-    text = to_json(
-        {
-            "ticket_id": state.ticket_id,
-            "status": state.status,
-            "next_action": state.next_action,
-            "context": dict(state.context),
-        }
-    )
-    body = text.encode()
+    rest = {name: getattr(state, name) for name in ("next_action", "status", "ticket_id")}
+    # The context is JSON text already: it is put in as it is.
+    body = f'{{"context": {state.context_json}, {to_json(rest)[1:]}'.encode()
     if len(body) > LARGEST:
         raise CheckpointSizeError(
             f"the checkpoint of {state.run_id} takes {len(body):,} bytes, {LARGEST:,} are allowed:"
@@ -68,19 +60,14 @@ def encode(state: RunState, compression: str | None = None) -> StoredCheckpoint:
         )
     if compression is None:
         compression = "zstd" if len(body) >= PAYS_FROM else "none"
-    return _signed(
-        StoredCheckpoint(
-            run_id=str.__str__(state.run_id),  # an enum's member is not what SQLite gives back
-            version=state.version,
-            schema_version=schema.CURRENT,
-            compression=compression,
-            body=compress(body, compression),
-            sha256="",
-        )
+    packed = compress(body, compression)
+    stored = StoredCheckpoint(
+        state.run_id, state.version, schema.current, compression, packed, sha256=""
     )
+    return replace(stored, sha256=digest(stored))
 
 
-def decode(stored: StoredCheckpoint) -> RunState:
+def decode(stored: StoredCheckpoint, schema: ContextSchema) -> RunState:
     """Return the state that a stored checkpoint holds, as one of today's schema.
 
     Raises:
@@ -111,15 +98,11 @@ def digest(stored: StoredCheckpoint) -> str:
     """Return the SHA-256, in hex, of a stored checkpoint's other values."""
     names = ("run_id", "version", "schema_version", "compression")
     head = repr([getattr(stored, name) for name in names])
-    return hashlib.sha256(head.encode() + b"\n" + bytes(stored.body)).hexdigest()
+    return hashlib.sha256(head.encode() + b"\n" + stored.body).hexdigest()
 
 
 def compress(body: bytes, compression: str) -> bytes:
-    """Return the body compressed, the same bytes each time.
-
-    Raises:
-        InvalidStateError: There is no such compression.
-    """
+    """Return the body compressed, the same bytes each time; see `encode`."""
     if compression == "gzip":
         return gzip.compress(body, mtime=0)
     if compression == "zstd":
@@ -152,7 +135,3 @@ def decompress(body: bytes, compression: str) -> bytes:
     if not whole:
         raise CheckpointError("its compressed body is cut off, or followed by other bytes")
     return plain
-
-
-def _signed(stored: StoredCheckpoint) -> StoredCheckpoint:
-    return replace(stored, sha256=digest(stored))

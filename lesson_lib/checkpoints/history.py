@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from lesson_lib.checkpoints import schema
-from lesson_lib.checkpoints.archive import following, write_kept
-from lesson_lib.checkpoints.codec import encode
-from lesson_lib.errors import CheckpointSizeError, InvalidStateError, TransactionError
-from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
-from lesson_lib.model import RunState, require_text
-from lesson_lib.stores.sqlite import AgentConnection
+from lesson_lib.errors import InvalidStateError, TransactionError
+from lesson_lib.json_text import JSONObject, from_json, to_json
+from lesson_lib.model import require_text
+from lesson_lib.sqlite import AgentConnection
+from lesson_lib.store import Rider, Saving
 
 WINDOW = 20  # entries of the conversation that stay in the checkpoint as they are
 HEADLINE_WORDS, SUMMARY_CHARACTERS = 6, 2_000
@@ -35,9 +34,52 @@ TRIGGERS = (
     BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END""",
 )
 
-type Entry = JSONObject  # {"role": …, "text": …}
-type Clean = Callable[[JSONValue], JSONValue]
+type Entry = JSONObject  # {"role": …, "text": …}; a summary has the number `entries` too
 type Summarise = Callable[[str, Sequence[Entry]], str]
+
+
+def headlines(so_far: str, leaving: Sequence[Entry]) -> str:
+    """Return a summary without a model: the first words of each entry, the last ones of all."""
+    for entry in leaving:
+        words = str(entry["text"]).split()
+        so_far += f"{entry['role']}: {' '.join(words[:HEADLINE_WORDS])}. "
+    return so_far[-SUMMARY_CHARACTERS:]
+
+
+@dataclass(frozen=True)
+class Window(Rider):
+    """Keeps the last entries of the conversation in the checkpoint, and all in the history.
+
+    The conversation grows by the `appended` of a step. What another kind of save added is not in
+    the history: let each save of a run have this rider. Put `Redact` before it, or the summary is
+    made of what should not be kept. For the arguments see `slide`.
+    """
+
+    window: int = WINDOW
+    summarise: Summarise = headlines
+
+    def prepare(self, saving: Saving) -> Saving:
+        """Let the window slide over the new entries.
+
+        Raises:
+            InvalidStateError: The step replaces the conversation; or see `slide`.
+        """
+        context = saving.after.context
+        if saving.step is None or "conversation" not in context:
+            return saving
+        if "conversation" in saving.step.found:
+            raise InvalidStateError(
+                f"{saving.step.action} replaces the conversation of {saving.after.run_id}: only"
+                " add to it, as `appended`"
+            )
+        kept = slide(context["conversation"], self.window, self.summarise)
+        context_json = to_json(context | {"conversation": kept}, "context")
+        return replace(saving, after=replace(saving.after, context_json=context_json))
+
+    def write(self, connection: AgentConnection, saving: Saving) -> None:
+        """Append the new entries to the history."""
+        new = saving.after.context if saving.step is None else saving.step.appended
+        append(connection, saving.after.run_id, new.get("conversation", []))
 
 
 def create_history(connection: AgentConnection) -> None:
@@ -71,22 +113,14 @@ def read_history(connection: AgentConnection, run_id: str) -> list[Entry]:
     return [from_json(row["entry_json"]) for row in rows]
 
 
-def headlines(so_far: str, leaving: Sequence[Entry]) -> str:
-    """Return a summary without a model: the first words of each entry, the last ones of all."""
-    for entry in leaving:
-        words = str(entry["text"]).split()
-        so_far += f"{entry['role']}: {' '.join(words[:HEADLINE_WORDS])}. "
-    return so_far[-SUMMARY_CHARACTERS:]
-
-
 def slide(
     conversation: Sequence[Entry], window: int = WINDOW, summarise: Summarise = headlines
 ) -> list[Entry]:
-    """Return a conversation as one summary and the last `window` entries as they are.
+    """Return a conversation as one summary and the last entries as they are.
 
     Args:
         conversation: The entries; the first may be the summary of an earlier call.
-        window: How many entries stay.
+        window: How many entries stay, at least one.
         summarise: What makes the summary so far and the entries that leave into one text: the
             place for a model.
 
@@ -95,136 +129,20 @@ def slide(
     """
     if window < 1:
         raise InvalidStateError(f"a window of {window} entries holds nothing: keep at least one")
-    so_far, said = _parts(conversation)
+    for entry in conversation:
+        if not isinstance(entry, dict) or not {"role", "text"} <= entry.keys():
+            raise InvalidStateError("each entry of a conversation needs `role` and `text`")
+    summary: Entry = {"text": "", "entries": 0}
+    said = list(conversation)
+    if said and said[0]["role"] == "summary":
+        summary = said.pop(0)
+    is_ours = type(summary.get("entries")) is int
+    if not is_ours or any(entry["role"] == "summary" for entry in said):
+        raise InvalidStateError(
+            "`summary` is the role of the first entry alone, which `slide` made"
+        )
     leaving, staying = said[:-window], said[-window:]
     if not leaving:
         return list(conversation)
-    text = summarise(str(so_far["text"]), leaving)
-    return [
-        {"role": "summary", "text": text, "entries": so_far["entries"] + len(leaving)},
-        *staying,
-    ]
-
-
-def save_windowed(
-    connection: AgentConnection,
-    state: RunState,
-    *,
-    session: str,
-    action: str,
-    next_action: str | None,
-    context: Mapping[str, JSONValue],
-    window: int = WINDOW,
-    summarise: Summarise = headlines,
-    clean: Clean = lambda value: value,
-) -> RunState:
-    """Save as `save_kept` does, with the new entries of the conversation in the history.
-
-    Row, event, archive and history are one transaction. What the history lacks it gets too, as
-    far as `state` has it: entries of a save that knew no history, all of them or the last ones.
-    After a recovery it may have more than the conversation: what is said again stands in it
-    again, and what another save adds then is not missed. The checkpoint keeps the last `window`
-    entries, and half as many, down to one, while it would be too large.
-
-    Args:
-        connection: An open connection, outside of a transaction.
-        state: The checkpoint this one follows.
-        session: Which process life writes this.
-        action: The action that was completed.
-        next_action: The action to do next; None completes the run.
-        context: The whole new context; its `conversation` is that of `state`, and what was said
-            since.
-        window: How many entries stay, at least one.
-        summarise: See `slide`.
-        clean: What every value goes through before it is stored, as `privacy.redact`: context,
-            summary and history. Not `redacting(save_windowed)`: it knows of no summary.
-
-    Raises:
-        InvalidStateError: The context does not fit the schema, or its conversation does not begin
-            with that of `state`, or an entry is none, or the history lacks entries that the
-            conversation has only in its summary.
-        CheckpointSizeError: It is too large with one entry still. Nothing changed.
-        Exception: Those of `save_kept`. Nothing changed.
-    """
-    context = clean(from_json(to_json(dict(context), "context")))
-    schema.check(context)
-    before = clean(state.context.get("conversation", []))
-    said = context.get("conversation", [])
-    if said[: len(before)] != before:
-        raise InvalidStateError(
-            f"the conversation of {state.run_id} does not begin with what is stored: load the"
-            " state again, and only add to it"
-        )
-    _parts([{"role": "summary", "text": "", "entries": 0}, *said[len(before) :]])
-    while True:
-        kept = dict(context)
-        if "conversation" in context:
-            kept["conversation"] = clean(slide(said, window, summarise))
-        try:
-            encode(following(state, next_action, kept))
-            break
-        except CheckpointSizeError:
-            if window <= 1:
-                raise
-            window //= 2
-    with connection:
-        new = write_kept(
-            connection,
-            state,
-            session=session,
-            action=action,
-            next_action=next_action,
-            context=kept,
-        )
-        missing = _missing(connection, state.run_id, before)
-        append(connection, state.run_id, [*missing, *said[len(before) :]])
-    return new
-
-
-def _parts(conversation: Sequence[Entry]) -> tuple[Entry, list[Entry]]:
-    """Return the summary that a conversation begins with, an empty one for none, and the rest.
-
-    Raises:
-        InvalidStateError: An entry is none.
-    """
-    begins = list(conversation[:1])
-    has_summary = bool(begins) and _is_entry(begins[0]) and begins[0]["role"] == "summary"
-    said = list(conversation[has_summary:])
-    for entry in said:
-        if not _is_entry(entry) or entry["role"] == "summary":
-            raise InvalidStateError(
-                "each entry of a conversation needs `role` and `text`, both text, and `summary` is"
-                " the role of the first entry alone"
-            )
-    if not has_summary:
-        return {"text": "", "entries": 0}, said
-    if type(begins[0].get("entries")) is not int:
-        raise InvalidStateError("the summary of a conversation lacks its number of entries")
-    return begins[0], said
-
-
-def _is_entry(entry: JSONValue) -> bool:
-    texts = [entry.get(name) for name in ("role", "text")] if isinstance(entry, dict) else []
-    return bool(texts) and all(isinstance(text, str) for text in texts)
-
-
-def _missing(
-    connection: AgentConnection, run_id: str, conversation: Sequence[Entry]
-) -> Sequence[Entry]:
-    """Return what the history lacks of a stored conversation."""
-    find = """SELECT entry_json, (SELECT max(position) FROM run_history WHERE run_id = :run_id)
-        FROM run_history WHERE run_id = :run_id AND position = 1"""
-    row = connection.execute(find, {"run_id": run_id}).fetchone()
-    if row is None:
-        return conversation
-    summary, said = _parts(conversation)
-    first, written = from_json(row[0]), row[1]
-    if _is_entry(first) and first["role"] == "summary":  # of a history that began late
-        written += first["entries"] - 1
-    lacks = summary["entries"] + len(said) - written
-    if lacks > len(said):
-        raise InvalidStateError(
-            f"the history of {run_id} lacks {lacks} entries, its conversation has only the last"
-            f" {len(said)}: another save has summarised the others"
-        )
-    return said[-lacks:] if lacks > 0 else []
+    text, entries = summarise(summary["text"], leaving), summary["entries"] + len(leaving)
+    return [{"role": "summary", "text": text, "entries": entries}, *staying]

@@ -1,1 +1,1 @@
-"""Lesson 11: four ways to keep a run's state, one protocol."""
+"""Ways to keep a run's state besides the checkpoint: in memory, as events, as events and states."""

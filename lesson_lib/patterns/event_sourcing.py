@@ -2,130 +2,119 @@
 
 from __future__ import annotations
 
-from lesson_lib.checkpoints.archive import create_archive
-from lesson_lib.errors import (
-    InvalidStateError,
-    NotKeptError,
-    ReplayError,
-    RunExistsError,
-    UnknownRunError,
-)
-from lesson_lib.json_text import JSONObject, JSONValue
-from lesson_lib.model import RunState
-from lesson_lib.patterns.event_schema import NOT_RECORDED, LogEvent
-from lesson_lib.patterns.log import append, create_log, read_log
-from lesson_lib.patterns.projection import apply, project
-from lesson_lib.patterns.protocol import Step, ToolCall, after, call_once
-from lesson_lib.stores.sqlite import AgentConnection, create_schema, record_event
+from dataclasses import dataclass, field
 
-EVENT_OF = {
-    "classify_priority": "priority_set",
-    "lookup_runbook": "runbook_found",
-    "draft_reply": "reply_drafted",
-    "finish": "run_finished",
-    "read_page": "page_read",
-    "find_document": "document_found",
-}
+from lesson_lib.agent import Agent
+from lesson_lib.errors import InvalidStateError, NotKeptError, UnknownRunError
+from lesson_lib.model import RunState, Step
+from lesson_lib.patterns.log import LogEvent, Upcasters, append, read_log
+from lesson_lib.patterns.projection import Projection
+from lesson_lib.sqlite import AgentConnection, SQLiteStore, record_event, start_run
+from lesson_lib.sqlite.records import require_run
+from lesson_lib.store import Rider, Saving, prepared
 
 
-class EventSourcing:
-    """Keep runs as logs. The row in `agent_runs` holds a run's name and whether it is over."""
+@dataclass(frozen=True)
+class EventSourcing(SQLiteStore):
+    """A `StateStore` of logs. A run's row holds its name and whether it is over, no context.
 
-    def __init__(self, connection: AgentConnection, session: str) -> None:
-        """Make the tables where they are missing; see `Checkpoint`."""
-        self._connection, self._session = connection, session
-        create_schema(connection)
-        create_archive(connection)  # guards the runs; stays empty
-        create_log(connection)
+    Args:
+        agent: Says what the events are called and what they mean.
+        upcasters: The steps up from older versions of the events.
+    """
 
-    def start(self, state: RunState) -> None:
-        """Append the first event: it holds the whole state that the run begins with."""
-        context: JSONObject = dict(state.context)
-        first = {"ticket_id": state.ticket_id, "next_action": state.next_action, "context": context}
-        with self._connection:
-            find = "SELECT 1 FROM agent_runs WHERE run_id = ?"
-            if self._connection.execute(find, (state.run_id,)).fetchone():
-                raise RunExistsError(f"the run {state.run_id} was started before: load it")
-            self._connection.execute(
-                "INSERT INTO agent_runs VALUES (?, ?, 'running', ?, '{}', 0)",
-                (state.run_id, state.ticket_id, state.next_action),
-            )
-            record_event(
-                self._connection,
-                run_id=state.run_id,
-                session=self._session,
-                event_type="run_started",
-                action="start",
-            )
-            append(self._connection, LogEvent(state.run_id, 1, "run_started", first))
+    agent: Agent = field(kw_only=True)
+    upcasters: Upcasters = field(default=(), kw_only=True)
 
-    def call(self, state: RunState, call: ToolCall) -> JSONValue:
-        """Call the tool, once for its key."""
-        return call_once(self._connection, self._session, state, call)
+    @property
+    def projection(self) -> Projection:
+        """What the events mean."""
+        return Projection(self.agent)
 
-    def save(self, state: RunState, step: Step) -> RunState:
+    @property
+    def event_schema(self) -> int:
+        """The version of the schema that this session writes."""
+        return len(self.upcasters) + 1
+
+    def start_run(self, state: RunState) -> RunState:
+        """Append the first event, which holds the whole state that the run begins with."""
+        riders = (*self.riders, _Moved(self))
+        return start_run(self.connection, state, session=self.session, riders=riders)
+
+    def save_checkpoint(self, state: RunState, step: Step) -> RunState:
         """Append an event with what the step found, and why."""
-        with self._connection:
-            return self._append(state, step)
+        riders = (*self.riders, *step.riders)
+        saving = prepared(Saving(state, step, state.after(step), self.session, riders))
+        with self.connection:
+            for rider in saving.riders:
+                rider.check(self.connection, saving)
+            self._append(state, saving.step or step, saving.after)
+            for rider in saving.riders:
+                rider.write(self.connection, saving)
+        return saving.after
 
-    def _append(self, state: RunState, step: Step) -> RunState:
-        state.require_unfinished()
-        event_type, payload = EVENT_OF[step.action], step.found | {"because": step.because}
-        event = LogEvent(state.run_id, state.version + 2, event_type, payload)
-        new = apply(state, event)
-        if new != after(state, step):
-            raise InvalidStateError(f"{event_type} does not tell all of the step {step.action}")
-        append(self._connection, event)
-        if step.next_action is None:
-            self._connection.execute(
+    def _append(self, state: RunState, step: Step, new: RunState) -> None:
+        event = self.projection.event(state, step)
+        if self.projection.apply(state, event) != new:
+            raise InvalidStateError(f"{event.event_type} does not tell all of {step.action}")
+        require_run(self.connection, state.run_id)
+        append(self.connection, event, self.event_schema)
+        record_event(
+            self.connection,
+            run_id=state.run_id,
+            session=self.session,
+            event_type="checkpoint_saved",
+            action=step.action,
+            detail={"version": new.version},
+        )
+        if new.status == "completed":
+            self.connection.execute(
                 "UPDATE agent_runs SET status = 'completed', next_action = NULL WHERE run_id = ?",
                 (state.run_id,),
             )
-        return new
 
-    def load(self, run_id: str) -> RunState:
+    def load_state(self, run_id: str) -> RunState:
         """Replay the log."""
         return self._replay(run_id, None)
 
     def at(self, run_id: str, version: int) -> RunState:
-        """Replay the log up to a version."""
+        """Replay the log up to a version, or raise `NotKeptError`."""
         state = self._replay(run_id, max(version, 0) + 1)
         if state.version != version:
             raise NotKeptError(f"{run_id} is at version {state.version}, {version} is not there")
         return state
 
     def why(self, run_id: str, version: int) -> str:
-        """Return what the event of that step says."""
-        events = read_log(self._connection, run_id, after=version, up_to=version + 1)
+        """Return why the step that led to a version was taken, or raise `NotKeptError`."""
+        events = self.read_log(run_id, after=version, up_to=version + 1)
         if not events or version == 0:
             raise NotKeptError(f"{run_id} has no step that led to version {version}")
-        return str(events[0].payload.get("because", NOT_RECORDED))
+        return self.projection.step(events[0]).because
 
-    def snapshot(self, run_id: str, up_to: int | None) -> RunState | None:
-        """Return a state to begin the replay with: none here."""
+    def read_log(self, run_id: str, *, after: int = 0, up_to: int | None = None) -> list[LogEvent]:
+        """Return events of a run; see `log.read_log`."""
+        return read_log(self.connection, run_id, self.upcasters, after, up_to)
+
+    def _snapshot(self, run_id: str, up_to: int | None) -> RunState | None:
         return None
 
-    def verify(self, run_id: str) -> RunState:
-        """Load a run as a check does; its row must say of its end what the log says.
-
-        Raises:
-            ReplayError: It does not: the log has lost its end. The end of a run that is still
-                under way leaves no such trace.
-        """
-        state = self._replay(run_id, None)
-        find = "SELECT status FROM agent_runs WHERE run_id = ?"
-        (status,) = self._connection.execute(find, (run_id,)).fetchone()
-        if status != state.status:
-            raise ReplayError(
-                f"{run_id} is {status}, and its log ends at version {state.version}, where it was"
-                f" {state.status}: restore it from a backup"
-            )
+    def _replay(self, run_id: str, up_to: int | None) -> RunState:
+        state = self._snapshot(run_id, up_to)
+        after = 0 if state is None else state.version + 1
+        for event in self.read_log(run_id, after=after, up_to=up_to):
+            state = self.projection.apply(state, event)
+        if state is None:
+            raise UnknownRunError(f"{self.connection.path} holds no log of {run_id!r}: start it")
         return state
 
-    def _replay(self, run_id: str, up_to: int | None) -> RunState:
-        begin = self.snapshot(run_id, up_to)
-        after = 0 if begin is None else begin.version + 1
-        events = read_log(self._connection, run_id, after=after, up_to=up_to)
-        if begin is None and not events:
-            raise UnknownRunError(f"{self._connection.path} holds no log of {run_id!r}: start it")
-        return project(events, begin)
+
+@dataclass(frozen=True)
+class _Moved(Rider):
+    """Moves what a new run begins with from its row into the log."""
+
+    store: EventSourcing
+
+    def write(self, connection: AgentConnection, saving: Saving) -> None:
+        append(connection, self.store.projection.first(saving.after), self.store.event_schema)
+        run_id = saving.after.run_id
+        connection.execute("UPDATE agent_runs SET context_json = '{}' WHERE run_id = ?", (run_id,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 
 from lesson_lib.checkpoints.codec import StoredCheckpoint, decode, encode
 from lesson_lib.errors import (
@@ -13,11 +14,10 @@ from lesson_lib.errors import (
     JSONValueError,
     StorageError,
 )
-from lesson_lib.model import RunState
-from lesson_lib.patterns.event_schema import CURRENT
+from lesson_lib.model import RunState, Step
 from lesson_lib.patterns.event_sourcing import EventSourcing
-from lesson_lib.patterns.protocol import Step
-from lesson_lib.stores.sqlite import AgentConnection
+from lesson_lib.patterns.log import create_log
+from lesson_lib.sqlite import AgentConnection
 
 # Apart from the archive: what recovers a run puts states there of which the log does not tell.
 TABLE = """CREATE TABLE IF NOT EXISTS run_snapshots (
@@ -37,53 +37,50 @@ NEWEST = """SELECT run_id, version, schema_version, compression, body, sha256
     AND kept.event_schema = ? ORDER BY version DESC"""
 
 
+def create_snapshots(connection: AgentConnection) -> None:
+    """Create the log and the table of its snapshots, where they are missing."""
+    create_log(connection)
+    with connection:
+        connection.execute(TABLE)
+
+
+@dataclass(frozen=True)
 class Hybrid(EventSourcing):
-    """Keep runs as logs with snapshots. The log alone is the truth, a snapshot may be lost."""
+    """A `StateStore` of logs with snapshots. The log is the truth, a snapshot may be lost.
 
-    def __init__(self, connection: AgentConnection, session: str, *, every: int = 2) -> None:
-        """Make the tables where they are missing.
+    Args:
+        every: How many steps lie between two snapshots, 1 or more.
+    """
 
-        Args:
-            connection: An open connection.
-            session: Which process life this is.
-            every: How many steps lie between two snapshots, 1 or more.
+    every: int = field(default=2, kw_only=True)
 
-        Raises:
-            InvalidStateError: `every` is less than 1.
-        """
-        super().__init__(connection, session)
-        if every < 1:
-            raise InvalidStateError(f"a snapshot every {every} steps cannot be: give 1 or more")
-        self._every = every
-        with connection:
-            connection.execute(TABLE)
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise InvalidStateError(f"a snapshot every {self.every} steps: give 1 or more")
 
-    def _append(self, state: RunState, step: Step) -> RunState:
-        new = super()._append(state, step)
-        if new.version % self._every == 0:
+    def _append(self, state: RunState, step: Step, new: RunState) -> None:
+        super()._append(state, step, new)
+        if new.version % self.every == 0:
             # What does not fit into a snapshot stands in the log all the same.
             with suppress(CheckpointSizeError, InvalidStateError, JSONValueError):
-                self._keep(encode(new))
-        return new
+                self._keep(encode(new, self.agent.schema))
 
     def _keep(self, stored: StoredCheckpoint) -> None:
-        self._connection.execute(
+        self.connection.execute(
             """INSERT OR REPLACE INTO run_snapshots VALUES (:run_id, :version, :event_schema,
             :schema_version, :compression, :body, :sha256)""",
-            vars(stored) | {"event_schema": CURRENT},
+            vars(stored) | {"event_schema": self.event_schema},
         )
 
-    def snapshot(self, run_id: str, up_to: int | None) -> RunState | None:
-        """Return the newest snapshot that can be trusted, None where there is none.
-
-        One of another event schema was made by another program, whose events may mean more.
-        """
+    def _snapshot(self, run_id: str, up_to: int | None) -> RunState | None:
+        # One of another event schema was made by another program, whose events may mean more.
+        wanted = (run_id, up_to, up_to, self.event_schema)
         # The log has all that a damaged one had, and all where SQLite cannot read on.
         with (
             suppress(sqlite3.Error, StorageError, MemoryError),
-            closing(self._connection.execute(NEWEST, (run_id, up_to, up_to, CURRENT))) as rows,
+            closing(self.connection.execute(NEWEST, wanted)) as rows,
         ):
             for row in rows:
                 with suppress(CheckpointError):
-                    return decode(StoredCheckpoint(**dict(row)))
+                    return decode(StoredCheckpoint(**dict(row)), self.agent.schema)
         return None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from lesson_lib.checkpoints.archive import GUARD
 from lesson_lib.errors import ReplayError, StaleVersionError, TransactionError
 from lesson_lib.json_text import JSONObject, from_json, to_json
 from lesson_lib.model import require_text
-from lesson_lib.patterns.event_schema import CURRENT, LogEvent, upcast
-from lesson_lib.stores.sqlite import AgentConnection
+from lesson_lib.sqlite import AgentConnection
 
 STATEMENTS = (
     # Without a hidden row number, by which REPLACE INTO would change an event unseen.
@@ -32,15 +34,29 @@ STATEMENTS = (
     BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END""",
 )
 
+# For each older version of the event schema, from 1 on, what makes type and payload of an event of
+# it those of the next. Today's version is one more than there are.
+type Upcasters = tuple[Callable[[str, JSONObject], tuple[str, JSONObject]], ...]
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """One event of a run's log, in today's schema: something that happened, with its values."""
+
+    run_id: str
+    sequence: int
+    event_type: str
+    payload: JSONObject
+
 
 def create_log(connection: AgentConnection) -> None:
     """Create the log and the triggers that guard it, where they are missing."""
     with connection:
-        for statement in STATEMENTS:
+        for statement in (*STATEMENTS, GUARD):
             connection.execute(statement)
 
 
-def append(connection: AgentConnection, event: LogEvent) -> None:
+def append(connection: AgentConnection, event: LogEvent, event_schema: int) -> None:
     """Append an event at the place it claims, inside the caller's transaction.
 
     Raises:
@@ -50,7 +66,7 @@ def append(connection: AgentConnection, event: LogEvent) -> None:
     """
     if not connection.in_transaction:
         raise TransactionError("append writes inside the caller's `with connection:` block")
-    values = (event.run_id, event.sequence, CURRENT, event.event_type)
+    values = (event.run_id, event.sequence, event_schema, event.event_type)
     try:
         connection.execute(
             "INSERT INTO run_log VALUES (?, ?, ?, ?, ?)", (*values, to_json(event.payload))
@@ -65,33 +81,43 @@ def append(connection: AgentConnection, event: LogEvent) -> None:
 
 
 def read_log(
-    connection: AgentConnection, run_id: str, *, after: int = 0, up_to: int | None = None
+    connection: AgentConnection, run_id: str, upcasters: Upcasters, after: int, up_to: int | None
 ) -> list[LogEvent]:
-    """Return events of a run in order, each as one of today's schema.
+    """Return events of a run, each lifted to today's schema, one step per version.
+
+    The stored events stay as they are: history is not rewritten, only read differently.
 
     Args:
         connection: An open connection.
         run_id: The run.
-        after: The sequence before the first one wanted.
-        up_to: The sequence of the last one wanted; None for all.
+        upcasters: The steps up.
+        after: The sequence before the first event wanted.
+        up_to: The sequence of the last one; None for all.
 
     Raises:
-        ReplayError: See `event_schema.upcast`; or a payload is no JSON object.
+        ReplayError: An event is of a newer schema, or not what its version says.
     """
     rows = connection.execute(
         """SELECT sequence, event_type, payload_json, event_schema FROM run_log
         WHERE run_id = ? AND sequence > ? AND (? IS NULL OR sequence <= ?) ORDER BY sequence""",
         (require_text("run_id", run_id), after, up_to, up_to),
     ).fetchall()
+    today = len(upcasters) + 1
     found = []
     for sequence, stored_type, payload_json, event_schema in rows:
-        try:
-            stored: JSONObject = dict(from_json(payload_json))
-        except (ValueError, TypeError) as error:
+        if event_schema > today:
             raise ReplayError(
-                f"event {sequence} of {run_id} holds no JSON object: {error}. Restore it from a"
-                " backup"
+                f"event {sequence} of {run_id} has the schema version {event_schema}, this package"
+                f" knows 1 to {today}: update the package, nothing is guessed"
+            )
+        try:
+            event_type, payload = stored_type, dict(from_json(payload_json))
+            for upcaster in upcasters[event_schema - 1 :]:
+                event_type, payload = upcaster(event_type, payload)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ReplayError(
+                f"event {sequence} of {run_id} is no {stored_type} of schema version"
+                f" {event_schema}: {error!r}. Restore it from a backup"
             ) from error
-        event_type, payload = upcast(stored_type, stored, event_schema)
         found.append(LogEvent(run_id, sequence, event_type, payload))
     return found

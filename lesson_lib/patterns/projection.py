@@ -1,107 +1,102 @@
-"""From events to state: a pure function of a state and an event, folded over the log."""
+"""From a step to an event and back, from events to state, and a fork of it: pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from lesson_lib.errors import ReplayError
-from lesson_lib.json_text import JSONObject, to_json
-from lesson_lib.model import RunState
-from lesson_lib.patterns.event_schema import LogEvent
-from lesson_lib.patterns.purity import no_looking_outside
+from lesson_lib.agent import Agent
+from lesson_lib.errors import InvalidStateError, ReplayError, RunCompletedError
+from lesson_lib.json_text import JSONValue
+from lesson_lib.model import RunState, Step
+from lesson_lib.patterns.log import LogEvent
 
-# What each event sets in the context, and which action comes after it.
-EVENTS: dict[str, tuple[str, str | None]] = {
-    "priority_set": ("priority", "lookup_runbook"),
-    "runbook_found": ("runbook", "draft_reply"),
-    "reply_drafted": ("draft", "finish"),
-    "run_finished": ("reply", None),
-    "page_read": ("cursors", "read_page"),
-    "document_found": ("documents", "find_document"),
-}
-
-type Apply = Callable[[RunState | None, LogEvent], RunState]
+WHOLE = "step_taken"  # the event of a step that did otherwise than its action says
+UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, InvalidStateError, RunCompletedError)
 
 
-def merge(context: Mapping[str, Any], found: JSONObject) -> JSONObject:
-    """Return a context with what a step found: a list grows, any other value is replaced."""
-    lists = {n: [*context.get(n, []), *v] for n, v in found.items() if isinstance(v, list)}
-    return {**context, **found, **lists}
-
-
-def apply(state: RunState | None, event: LogEvent) -> RunState:
-    """Return the state after an event.
+@dataclass(frozen=True)
+class Projection:
+    """What the events of an agent's log mean.
 
     Args:
-        state: The state before it; None before the first.
-        event: The event that follows.
-
-    Raises:
-        ReplayError: It is not the one that follows, or is of no known type.
+        agent: Its actions say what their events are called, what they set, and what comes next.
     """
-    wanted = 1 if state is None else state.version + 2
-    if event.sequence != wanted:
-        raise ReplayError(
-            f"the log of {event.run_id} has the sequence {event.sequence} where {wanted} must"
-            " follow: restore it from a backup"
-        )
-    payload = event.payload
-    if state is None:
-        if event.event_type != "run_started":
-            raise ReplayError(f"the log of {event.run_id} begins with {event.event_type}")
-        context_json = to_json(payload["context"], "context")
-        return RunState(
-            event.run_id, payload["ticket_id"], "running", payload["next_action"], context_json, 0
-        )
-    if event.event_type not in EVENTS:
-        raise ReplayError(f"{event.event_type} is no event type of this package: update it")
-    field, next_action = EVENTS[event.event_type]
-    return replace(
-        state,
-        status="completed" if next_action is None else "running",
-        next_action=next_action,
-        context_json=to_json(merge(state.context, {field: payload[field]}), "context"),
-        version=state.version + 1,
-    )
 
+    agent: Agent
 
-def project(
-    events: Iterable[LogEvent], state: RunState | None = None, apply: Apply = apply
-) -> RunState:
-    """Replay events, in order, and return the state they lead to.
+    def first(self, state: RunState) -> LogEvent:
+        """Return the first event: it holds the whole state that a run begins with."""
+        context = dict(state.context)
+        start = {"ticket_id": state.ticket_id, "next_action": state.next_action, "context": context}
+        return LogEvent(state.run_id, 1, "run_started", start)
 
-    Args:
-        events: The events after `state`, or all.
-        state: Where to begin, such as a snapshot; None for the very beginning.
-        apply: The step from a state and an event to the next state. It must be pure.
+    def event(self, state: RunState, step: Step) -> LogEvent:
+        """Return what to tell of a step: what it found, and why; or the step as a whole."""
+        sequence, action = state.version + 2, self.agent.actions.get(step.action)
+        if action is not None:
+            plain = Step(step.action, step.found, action.next_action, step.because)
+            if [*step.found] == [action.makes] and replace(step, riders=()) == plain:
+                found = {**step.found, "because": step.because}
+                return LogEvent(state.run_id, sequence, action.event, found)
+        grown = {name: [*more] for name, more in step.appended.items()}
+        whole = {**vars(step), "appended": grown}
+        del whole["riders"]
+        return LogEvent(state.run_id, sequence, WHOLE, whole)
 
-    Raises:
-        ReplayError: There is no event, or `apply` refuses one, or cannot read its payload.
-    """
-    for event in events:
-        try:
-            state = apply(state, event)
-        except (KeyError, TypeError, AttributeError) as error:
+    def step(self, event: LogEvent) -> Step:
+        """Return the step that an event tells of.
+
+        Raises:
+            ReplayError: It is of no known type.
+        """
+        told = event.payload
+        if event.event_type == WHOLE:
+            return Step(**told)
+        for name, action in self.agent.actions.items():
+            if action.event == event.event_type:
+                found = {action.makes: told[action.makes]}
+                return Step(name, found, action.next_action, told["because"])
+        raise ReplayError(f"{event.event_type} is no event type of this agent: update it")
+
+    def apply(self, state: RunState | None, event: LogEvent) -> RunState:
+        """Return the state after an event; before the first event it is None.
+
+        Raises:
+            ReplayError: It is not the one that follows, is of no known type, or cannot be read.
+        """
+        run_id, told = event.run_id, event.payload
+        wanted = 1 if state is None else state.version + 2
+        if event.sequence != wanted:
             raise ReplayError(
-                f"event {event.sequence} of {event.run_id} is no {event.event_type}: {error!r}."
-                " Restore it from a backup"
+                f"the log of {run_id} has the sequence {event.sequence} where {wanted} must follow:"
+                " restore it from a backup"
+            )
+        if state is None and event.event_type != "run_started":
+            raise ReplayError(f"the log of {run_id} begins with {event.event_type}")
+        try:
+            if state is not None:
+                return state.after(self.step(event))
+            return RunState.begin(run_id, told["ticket_id"], told["next_action"], told["context"])
+        except UNREADABLE as error:
+            raise ReplayError(
+                f"event {event.sequence} of {run_id} is no {event.event_type}: {error!r}. Restore"
+                " it from a backup"
             ) from error
-    if state is None:
-        raise ReplayError("there is no event to replay")
-    return state
 
 
-def complaint(events: Iterable[LogEvent], apply: Apply) -> str | None:
-    """Return what an `apply` called that it must not call, None where a replay is in order.
+def fork(before: RunState, new_run_id: str, **changes: JSONValue) -> RunState:
+    """Return what a new run begins with, from an earlier state of another run.
 
-    A replay under watch is slow: for tests, not for each load.
+    Its id is its own, and so are the keys of its tool calls.
+
+    Args:
+        before: The earlier state, such as `store.at("run-T104", 1)`.
+        new_run_id: The id of the new run.
+        changes: What differs in its context.
+
+    Raises:
+        RunCompletedError: The run was over there: nothing is left to do otherwise.
     """
-    events = list(events)
-    try:
-        with no_looking_outside():
-            project(events, apply=apply)
-    except ReplayError as error:
-        return str(error).partition(":")[0]
-    return None
+    before.require_unfinished()
+    context = {**before.context, **changes}
+    return RunState.begin(new_run_id, before.ticket_id, str(before.next_action), context)

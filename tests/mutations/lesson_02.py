@@ -7,25 +7,25 @@ from mutations import Mutation
 MUTATIONS = [
     Mutation(
         "a writer takes the right to write at once",
-        "stores/sqlite/connection.py",
+        "sqlite/connection.py",
         'self.execute("BEGIN IMMEDIATE")',
         'self.execute("BEGIN")',
     ),
     Mutation(
         "an error rolls back",
-        "stores/sqlite/connection.py",
+        "sqlite/connection.py",
         'super().execute("ROLLBACK")',
         'super().execute("COMMIT")',
     ),
     Mutation(
         "a transaction does not nest",
-        "stores/sqlite/connection.py",
+        "sqlite/connection.py",
         "if self.in_transaction:\n            raise TransactionError(\n",
         "if False:\n            raise TransactionError(\n",
     ),
     Mutation(
         "checkpoint and event are one transaction",
-        "stores/sqlite/records.py",
+        "sqlite/records.py",
         "    record_event(\n        connection,\n        run_id=new.run_id,",
         (
             '    sqlite3.Connection.execute(connection, "COMMIT")\n'
@@ -35,19 +35,19 @@ MUTATIONS = [
     ),
     Mutation(
         "a stale version finds no row",
-        "stores/sqlite/records.py",
+        "sqlite/records.py",
         "WHERE run_id = ? AND version = ?",
         "WHERE run_id = ? AND ? >= 0",
     ),
     Mutation(
         "a stale version is an error",
-        "stores/sqlite/records.py",
+        "sqlite/records.py",
         "if updated.rowcount != 1:",
         "if False:",
     ),
     Mutation(
         "a torn state is not loaded",
-        "stores/sqlite/records.py",
+        "sqlite/records.py",
         'if row["checkpoints"] != row["version"]:',
         "if False:",
     ),

@@ -7,31 +7,31 @@ from mutations import Mutation
 MUTATIONS = [
     Mutation(
         "a saved result is reused",
-        "stores/sqlite/effects.py",
+        "sqlite/effects.py",
         'WHERE idempotency_key = ?", (key,)',
         'WHERE idempotency_key = ? AND 0", (key,)',
     ),
     Mutation(
         "one caller of a key at a time",
-        "stores/sqlite/effects.py",
+        "sqlite/effects.py",
         "lock.acquire(timeout=wait)",
         "pass",
     ),
     Mutation(
         "the second look, under the lock",
-        "stores/sqlite/effects.py",
-        "            if saved is None:\n                _require",
-        "            if True:\n                _require",
+        "sqlite/effects.py",
+        "            if saved is None:\n                require_run",
+        "            if True:\n                require_run",
     ),
     Mutation(
         "an old key with new input is an error",
-        "stores/sqlite/effects.py",
+        "sqlite/effects.py",
         'saved["input_sha256"]) != (run_id, tool_name, digest)',
         "digest) != (run_id, tool_name, digest)",
     ),
     Mutation(
         "a result that is not JSON has an error of its own",
-        "stores/sqlite/effects.py",
+        "sqlite/effects.py",
         "except JSONValueError as error:\n        raise ToolResultError(",
         "except JSONValueError as error:\n        raise KeyBusyError(",
     ),

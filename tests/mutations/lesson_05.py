@@ -7,25 +7,25 @@ from mutations import Mutation
 MUTATIONS = [
     Mutation(
         "45 minutes are urgent",
-        "tickets.py",
+        "tickets/rule.py",
         "outage_minutes >= URGENT_FROM_MINUTES",
         "outage_minutes > URGENT_FROM_MINUTES",
     ),
     Mutation(
         "expected priorities are compared with the rule",
-        "tickets.py",
+        "tickets/reading.py",
         "if found != ticket.expected_priority:",
         "if False:",
     ),
     Mutation(
         "the event of a tool call is recorded",
-        "stores/sqlite/effects.py",
+        "sqlite/effects.py",
         '                            record("tool_executed")',
         "                            pass",
     ),
     Mutation(
         "an unfinished run is not deleted",
-        "stores/sqlite/records.py",
+        "sqlite/records.py",
         'if row["status"] != "completed":',
         "if False:",
     ),

@@ -7,19 +7,19 @@ from mutations import Mutation
 MUTATIONS = [
     Mutation(
         "a request to stop is obeyed between two actions",
-        "crashes/endings.py",
+        "labs/crash_everywhere/endings.py",
         'while state.status != "completed" and not stop.is_set():',
         'while state.status != "completed":',
     ),
     Mutation(
         "an interrupt leaves an event",
-        "crashes/endings.py",
-        "            _record_stop(connection, state.run_id, session, type(error).__name__)",
+        "labs/crash_everywhere/endings.py",
+        "            tell(type(error).__name__)",
         "            pass",
     ),
     Mutation(
         "a death between checkpoint and event leaves neither",
-        "stores/sqlite/records.py",
+        "sqlite/records.py",
         "    record_event(\n        connection,\n        run_id=new.run_id,",
         (
             '    sqlite3.Connection.execute(connection, "COMMIT")\n'
@@ -29,19 +29,19 @@ MUTATIONS = [
     ),
     Mutation(
         "a commit is synced",
-        "stores/sqlite/connection.py",
+        "sqlite/opening.py",
         '("synchronous", "FULL", 2)',
         '("synchronous", "NORMAL", 1)',
     ),
     Mutation(
         "a late answer is saved under its key, and whoever asks meanwhile waits for it",
-        "stores/sqlite/effects.py",
+        "sqlite/effects.py",
         "lock.acquire(timeout=wait)",
         "pass",
     ),
     Mutation(
         "an old state is refused after an interrupt",
-        "stores/sqlite/records.py",
+        "sqlite/records.py",
         "if updated.rowcount != 1:",
         "if False:",
     ),

@@ -13,25 +13,25 @@ MUTATIONS = [
     ),
     Mutation(
         "a newer schema version is refused",
-        "checkpoints/schema.py",
-        "if schema_version not in range(1, CURRENT + 1):",
+        "context_schema.py",
+        "if schema_version not in range(1, self.current + 1):",
         "if False:",
     ),
     Mutation(
         "a field outside the schema is refused",
-        "checkpoints/schema.py",
-        "        if name not in wanted:\n            raise",
-        "        if name not in wanted:\n            continue\n            raise",
+        "context_schema.py",
+        "            if name not in wanted:\n                raise",
+        "            if name not in wanted:\n                continue\n                raise",
     ),
     Mutation(
         "experimental fields are carried through an upcaster",
-        "checkpoints/schema.py",
+        "tickets/checkpoint_schema.py",
         'return _with(context, "ticket"',
         'return _with({"priority": "urgent"}, "ticket"',
     ),
     Mutation(
         "an experiment needs its flag",
-        "checkpoints/schema.py",
+        "context_schema.py",
         "if name not in flags:",
         "if False:",
     ),
@@ -50,15 +50,11 @@ MUTATIONS = [
     Mutation(
         "the archive is written with the checkpoint",
         "checkpoints/archive.py",
-        "    stored = encode(new)\n",
+        "        put(connection, encode(saving.after, self.schema))",
         (
-            "    save = dict(session=session, action=action, next_action=next_action)\n"
-            "    write_checkpoint(connection, state, context=context, **save)\n"
-            '    super(AgentConnection, connection).execute("COMMIT")\n'
-            '    super(AgentConnection, connection).execute("BEGIN IMMEDIATE")\n'
-            "    keep(connection, state)\n"
-            "    keep(connection, new)\n"
-            "    return new\n"
+            '        super(AgentConnection, connection).execute("COMMIT")\n'
+            '        super(AgentConnection, connection).execute("BEGIN IMMEDIATE")\n'
+            "        put(connection, encode(saving.after, self.schema))"
         ),
     ),
     Mutation(
@@ -82,12 +78,12 @@ MUTATIONS = [
     Mutation(
         "what leaves the window is in the history",
         "checkpoints/history.py",
-        "append(connection, state.run_id, [*missing, *said[len(before) :]])",
-        "append(connection, state.run_id, kept['conversation'][1:])",
+        'append(connection, saving.after.run_id, new.get("conversation", []))',
+        'append(connection, saving.after.run_id, saving.after.context["conversation"][1:])',
     ),
     Mutation(
         "what acts on the world has a place of its own",
-        "checkpoints/inventory.py",
+        "labs/checkpoint_format/inventory.py",
         'if recompute == "acts again":',
         "if False:",
     ),
@@ -100,20 +96,20 @@ MUTATIONS = [
     Mutation(
         "a running run never expires",
         "checkpoints/retention.py",
-        'if still_open is None and row["status"] != "completed":',
-        "if False:",
+        "\"status = 'running'\", RUNNING",
+        '"0", RUNNING',
     ),
     Mutation(
         "an open question keeps its run",
         "checkpoints/retention.py",
-        "return still_open or _too_young(connection, run_id, ttl)",
-        "return _too_young(connection, run_id, ttl)",
+        '"answer IS NULL", "a question',
+        '"0", "a question',
     ),
     Mutation(
         "saved results stay as long as callers may repeat",
         "checkpoints/retention.py",
-        "if age < ttl else None",
-        "if False else None",
+        '"created_at_utc > :since"',
+        '"0"',
     ),
     Mutation(
         "a TTL has bounds",
@@ -136,8 +132,8 @@ MUTATIONS = [
     Mutation(
         "the newest checkpoints stay",
         "checkpoints/retention.py",
-        "return trusted[keep - 1]",
-        "return trusted[0]",
+        "return trusted[keep - 1] if",
+        "return trusted[0] if",
     ),
     Mutation(
         "a file is prepared to give back its space",
@@ -147,25 +143,25 @@ MUTATIONS = [
     ),
     Mutation(
         "what an event may hold is a list",
-        "checkpoints/privacy.py",
+        "checkpoints/event_guard.py",
         "WHERE coalesce(key, '') NOT IN ({_texts(fields)})",
         "WHERE 0",
     ),
     Mutation(
         "an unknown type of event is refused",
-        "checkpoints/privacy.py",
+        "checkpoints/event_guard.py",
         "WHERE NEW.event_type NOT IN ({_texts(ALLOWED)});",
         "WHERE 0;",
     ),
     Mutation(
         "a context is redacted before it is saved",
-        "checkpoints/privacy.py",
-        "context=redact(whole)",
-        "context=whole",
+        "checkpoints/redaction.py",
+        "to_json(redact(dict(saving.after.context)), ",
+        "to_json(dict(saving.after.context), ",
     ),
     Mutation(
         "a private file is its owner's alone",
-        "checkpoints/privacy.py",
+        "checkpoints/private_file.py",
         "os.O_RDWR, 0o600)",
         "os.O_RDWR, 0o644)",
     ),

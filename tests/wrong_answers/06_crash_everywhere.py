@@ -7,7 +7,7 @@ points = ["lookup_runbook:tool_ran", "draft_reply:tool_ran", "draft_reply:tool_r
 # %% exercise-1 wrong: session-2 never comes there
 points = ["draft_reply:tool_ran", "classify_priority:begin", "draft_reply:tool_ran"]
 # %% exercise-1 wrong: a point without a name
-points = ["before 37 COMMIT", "draft_reply:tool_ran", "draft_reply:tool_ran"]
+points = ["before COMMIT #5", "draft_reply:tool_ran", "draft_reply:tool_ran"]
 # %% exercise-2 wrong: a journal deleted before it is written
 order = ["B", "F", "C", "E", "D", "A"]
 # %% exercise-2 wrong: a letter is missing

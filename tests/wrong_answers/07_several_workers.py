@@ -1,22 +1,22 @@
 # %% exercise-1 wrong: never looks
-def save_fenced(connection, claim, state, **checkpoint):
+def save_fenced(connection, claim, state, step):
     with connection:
-        return write_checkpoint(connection, state, **checkpoint)
+        return write_checkpoint(connection, state, step, session=claim.worker)
 # %% exercise-1 wrong: two transactions
-def save_fenced(connection, claim, state, **checkpoint):
+def save_fenced(connection, claim, state, step):
     with connection:
-        require_claim(connection, claim)
+        claims.require_claim(connection, claim)
     with connection:
-        return write_checkpoint(connection, state, **checkpoint)
+        return write_checkpoint(connection, state, step, session=claim.worker)
 # %% exercise-1 wrong: looks outside of a transaction
-def save_fenced(connection, claim, state, **checkpoint):
-    require_claim(connection, claim)
+def save_fenced(connection, claim, state, step):
+    claims.require_claim(connection, claim)
     with connection:
-        return write_checkpoint(connection, state, **checkpoint)
+        return write_checkpoint(connection, state, step, session=claim.worker)
 # %% exercise-1 wrong: looks and does not save
-def save_fenced(connection, claim, state, **checkpoint):
+def save_fenced(connection, claim, state, step):
     with connection:
-        require_claim(connection, claim)
+        claims.require_claim(connection, claim)
     return state
 # %% exercise-2 wrong: too late by a moment
 def may_take_over(claim, now):
@@ -33,7 +33,7 @@ def may_take_over(claim, now):
 # %% exercise-3 wrong: the first one, urgent or not
 def claim_urgent(connection, worker, lease):
     for run_id in unfinished_runs(connection):
-        claim = claim_run(connection, run_id, worker=worker, lease=lease)
+        claim = claims.claim_run(connection, run_id, worker=worker, lease=lease)
         if claim is not None:
             return claim
     return None
@@ -44,7 +44,7 @@ def claim_urgent(connection, worker, lease):
         return classify(ticket["outage_minutes"], ticket["safety_impact"]) == "normal"
 
     first = min(unfinished_runs(connection), key=is_normal)
-    return claim_run(connection, first, worker=worker, lease=lease)
+    return claims.claim_run(connection, first, worker=worker, lease=lease)
 # %% exercise-3 wrong: returns the id
 def claim_urgent(connection, worker, lease):
     def is_normal(run_id):
@@ -52,7 +52,7 @@ def claim_urgent(connection, worker, lease):
         return classify(ticket["outage_minutes"], ticket["safety_impact"]) == "normal"
 
     for run_id in sorted(unfinished_runs(connection), key=is_normal):
-        if claim_run(connection, run_id, worker=worker, lease=lease):
+        if claims.claim_run(connection, run_id, worker=worker, lease=lease):
             return run_id
     return None
 # %% exercise-3 wrong: urgent ones only
@@ -60,22 +60,22 @@ def claim_urgent(connection, worker, lease):
     for run_id in unfinished_runs(connection):
         ticket = load_state(connection, run_id).context["ticket"]
         if classify(ticket["outage_minutes"], ticket["safety_impact"]) == "urgent":
-            claim = claim_run(connection, run_id, worker=worker, lease=lease)
+            claim = claims.claim_run(connection, run_id, worker=worker, lease=lease)
             if claim is not None:
                 return claim
     return None
 # %% exercise-1 wrong: saves first and looks afterwards
-def save_fenced(connection, claim, state, **checkpoint):
+def save_fenced(connection, claim, state, step):
     with connection:
-        new = write_checkpoint(connection, state, **checkpoint)
+        new = write_checkpoint(connection, state, step, session=claim.worker)
     with connection:
-        require_claim(connection, claim)
+        claims.require_claim(connection, claim)
     return new
 # %% exercise-1 wrong: never commits
-def save_fenced(connection, claim, state, **checkpoint):
+def save_fenced(connection, claim, state, step):
     connection.execute("BEGIN IMMEDIATE")
-    require_claim(connection, claim)
-    return write_checkpoint(connection, state, **checkpoint)
+    claims.require_claim(connection, claim)
+    return write_checkpoint(connection, state, step, session=claim.worker)
 # %% exercise-2 wrong: knows one lease only
 def may_take_over(claim, now):
     from datetime import timedelta
@@ -89,7 +89,7 @@ def claim_urgent(connection, worker, lease):
         return classify(ticket["outage_minutes"], ticket["safety_impact"]) == "normal"
 
     for run_id in sorted(unfinished_runs(connection), key=is_normal):
-        claim = claim_run(connection, run_id, worker=worker, lease=2 * lease)
+        claim = claims.claim_run(connection, run_id, worker=worker, lease=2 * lease)
         if claim is not None:
             return claim
     return None

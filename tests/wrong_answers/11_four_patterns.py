@@ -53,46 +53,46 @@ def add_note(state, event):
 # %% exercise-3 wrong: event sourcing everywhere
 decisions = dict.fromkeys(
     ("handbook", "help desk", "night shift", "claims", "payments", "stock"),
-    ("event sourcing", maturity.REASONS),
+    ("event sourcing", choosing.REASONS),
 )
 # %% exercise-3 wrong: a check of the shift without keys
 decisions = {
     "handbook": ("ephemeral", None),
-    "help desk": ("checkpoint", maturity.SURVIVES),
-    "night shift": ("checkpoint", maturity.ONCE),
-    "claims": ("event sourcing", maturity.REASONS),
-    "payments": ("hybrid", maturity.SHORT),
-    "stock": ("event sourcing + consensus", maturity.SHARED),
+    "help desk": ("checkpoint", choosing.SURVIVES),
+    "night shift": ("checkpoint", choosing.ONCE),
+    "claims": ("event sourcing", choosing.REASONS),
+    "payments": ("hybrid", choosing.SHORT),
+    "stock": ("event sourcing + consensus", choosing.SHARED),
 }
 # %% exercise-3 wrong: hybrid for shared state
 decisions = {
     "handbook": ("ephemeral", None),
-    "help desk": ("checkpoint", maturity.SURVIVES),
-    "night shift": ("checkpoint + keys", maturity.ONCE),
-    "claims": ("event sourcing", maturity.REASONS),
-    "payments": ("hybrid", maturity.SHORT),
-    "stock": ("hybrid", maturity.SHARED),
+    "help desk": ("checkpoint", choosing.SURVIVES),
+    "night shift": ("checkpoint + keys", choosing.ONCE),
+    "claims": ("event sourcing", choosing.REASONS),
+    "payments": ("hybrid", choosing.SHORT),
+    "stock": ("hybrid", choosing.SHARED),
 }
 # %% exercise-3 wrong: the reason is another one
 decisions = {
     "handbook": ("ephemeral", None),
-    "help desk": ("checkpoint", maturity.ONCE),
-    "night shift": ("checkpoint + keys", maturity.ONCE),
-    "claims": ("event sourcing", maturity.REASONS),
-    "payments": ("hybrid", maturity.SHORT),
-    "stock": ("event sourcing + consensus", maturity.SHARED),
+    "help desk": ("checkpoint", choosing.ONCE),
+    "night shift": ("checkpoint + keys", choosing.ONCE),
+    "claims": ("event sourcing", choosing.REASONS),
+    "payments": ("hybrid", choosing.SHORT),
+    "stock": ("event sourcing + consensus", choosing.SHARED),
 }
 # %% exercise-3 wrong: the simpler pattern has it
 decisions = {
     "handbook": ("ephemeral", None),
-    "help desk": ("checkpoint", maturity.SURVIVES),
-    "night shift": ("checkpoint + keys", maturity.ONCE),
-    "claims": ("event sourcing", maturity.ONCE),
-    "payments": ("hybrid", maturity.SHORT),
-    "stock": ("event sourcing + consensus", maturity.SHARED),
+    "help desk": ("checkpoint", choosing.SURVIVES),
+    "night shift": ("checkpoint + keys", choosing.ONCE),
+    "claims": ("event sourcing", choosing.ONCE),
+    "payments": ("hybrid", choosing.SHORT),
+    "stock": ("event sourcing + consensus", choosing.SHARED),
 }
 # %% exercise-3 wrong: a reason where nothing is simpler
-decisions = {"handbook": ("ephemeral", maturity.SURVIVES)}
+decisions = {"handbook": ("ephemeral", choosing.SURVIVES)}
 # %% exercise-3 wrong: a case is missing
 decisions = {"handbook": ("ephemeral", None)}
 # %% exercise-3 wrong: a pattern of its own
