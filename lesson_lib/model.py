@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -182,6 +183,15 @@ class ToolResult:
     tool_name: str
     value: JSONValue
     reused: bool
+
+
+def input_digest(tool_input: JSONValue) -> str:
+    """Return the SHA-256 by which a tool's input is known again, in hexadecimal digits.
+
+    Raises:
+        JSONValueError: The input is not JSON.
+    """
+    return hashlib.sha256(to_json(tool_input, "tool_input").encode()).hexdigest()
 
 
 def require_text(name: str, value: object) -> str:

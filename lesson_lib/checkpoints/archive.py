@@ -11,6 +11,7 @@ from lesson_lib.errors import CheckpointConflictError, CheckpointError
 from lesson_lib.json_text import to_json
 from lesson_lib.model import RunState, require_text
 from lesson_lib.sqlite import AgentConnection
+from lesson_lib.sqlite.records import has_table
 from lesson_lib.store import Rider, Saving
 
 TABLE = """CREATE TABLE IF NOT EXISTS run_checkpoints (
@@ -136,9 +137,9 @@ def agree(row: RunState, kept: Kept, schema: ContextSchema) -> bool:
 
 def is_log(connection: AgentConnection, run_id: str) -> bool:
     """Return whether a run is kept as a log (`patterns`): its row in `agent_runs` is no state."""
-    there = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'run_log'").fetchone()
     find = "SELECT 1 FROM run_log WHERE run_id = ?"
-    return bool(there and connection.execute(find, (run_id,)).fetchone())
+    there = has_table(connection, "run_log")
+    return there and connection.execute(find, (run_id,)).fetchone() is not None
 
 
 def _rows(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from lesson_lib.errors import (
     StorageError,
 )
 from lesson_lib.json_text import JSONObject, JSONValue, from_json, to_json
-from lesson_lib.model import Event, RunState, Step, ToolCall, ToolResult
+from lesson_lib.model import Event, RunState, Step, ToolCall, ToolResult, input_digest
 from lesson_lib.sqlite import SQLiteStore, record_event, write_checkpoint
 from lesson_lib.sqlite.records import require_run
 from lesson_lib.store import Saving
@@ -170,7 +169,7 @@ class BufferedStore:
             if started and not values:
                 raise  # by the tool: what it did before that is not known
             _require_away(error)
-        digest = hashlib.sha256(to_json(call.tool_input, "tool_input").encode()).hexdigest()
+        digest = input_digest(call.tool_input)
         wanted, detail = (call.run_id, call.tool_name, digest), {"key": call.key}
         found = None if values else self._find(call)
         if found is not None and found[:3] != wanted:

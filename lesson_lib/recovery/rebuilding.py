@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lesson_lib.agent import tool_key
 from lesson_lib.errors import CheckpointError, LessonError
-from lesson_lib.json_text import JSONValue, from_json, to_json
-from lesson_lib.model import RunState, Step
+from lesson_lib.json_text import JSONValue, from_json
+from lesson_lib.model import RunState, Step, input_digest
 from lesson_lib.recovery.told import Told
 
 
@@ -36,8 +35,7 @@ class SavedResults:
         if key not in self.rows:
             raise _NotSavedError(key)
         row = self.rows[key]
-        digest = hashlib.sha256(to_json(tool_input, "tool_input").encode()).hexdigest()
-        if (row["tool_name"], row["input_sha256"]) != (tool_name, digest):
+        if (row["tool_name"], row["input_sha256"]) != (tool_name, input_digest(tool_input)):
             raise CheckpointError(f"a saved result is one of another call: that of {key}")
         self.used.append(key)
         return from_json(row["result_json"])

@@ -24,7 +24,7 @@ from lesson_lib.recovery.steps import PERSON, STEPS, Case, Decision
 from lesson_lib.recovery.told import RECOVER, Told
 from lesson_lib.riders.intents import open_keys
 from lesson_lib.sqlite import AgentConnection, load_state, read_events, record_event
-from lesson_lib.sqlite.records import unknown_run
+from lesson_lib.sqlite.records import has_table, unknown_run
 
 WRITE = """UPDATE agent_runs SET ticket_id = :ticket_id, status = :status,
     next_action = :next_action, context_json = :context_json, version = :version
@@ -87,8 +87,7 @@ def recover(connection: AgentConnection, run_id: str, session: str, agent: Agent
         raise CorruptStateError(f"{connection.path} is damaged: restore a backup ({found})")
     if archive.is_log(connection, require_text("run_id", run_id)):
         raise InvalidStateError(f"{run_id} is kept as a log: its state comes from a replay")
-    there = "SELECT 1 FROM sqlite_schema WHERE name = 'run_checkpoints'"
-    if connection.execute(there).fetchone() is None:
+    if not has_table(connection, "run_checkpoints"):
         archive.create_archive(connection)
     with connection:
         case = _read_case(connection, run_id, agent)

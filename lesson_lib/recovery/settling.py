@@ -12,8 +12,7 @@ from lesson_lib.riders.intents import (
     Intent,
     KeyedService,
     confirm,
-    find_intent,
-    open_keys,
+    open_intents_of,
     refuse,
     settle,
 )
@@ -40,7 +39,7 @@ def settle_open(
     """
     questions.create_questions(connection)
     about: dict[str, Any] = {"run_id": run_id, "session": session, "choices": HAPPENED}
-    for intent in _open(connection, run_id):
+    for intent in open_intents_of(connection, run_id):
         try:
             settle(connection, intent, service, session=session, key_lives=key_lives)
         except OutcomeUnknownError:
@@ -54,7 +53,7 @@ def settle_open(
             elif answer == HAPPENED[1]:
                 reason = "a person says it did not happen"
                 refuse(connection, intent, session=session, reason=reason)
-    return _open(connection, run_id)
+    return open_intents_of(connection, run_id)
 
 
 def ask_person(connection: AgentConnection, told: Told, session: str, reason: str) -> None:
@@ -80,8 +79,3 @@ def without_content(reason: str) -> str:
     Values stand behind the first colon; see `judging.Refused`.
     """
     return reason.partition(":")[0][:255]
-
-
-def _open(connection: AgentConnection, run_id: str) -> list[Intent]:
-    found = [find_intent(connection, key) for key in open_keys(connection, run_id)]
-    return [intent for intent in found if intent is not None]

@@ -17,6 +17,7 @@ from lesson_lib.json_text import JSONObject, JSONValue, to_json
 from lesson_lib.model import require_text
 from lesson_lib.riders.keyed_rows import RemoteCall, put_once, read_rows, request_text
 from lesson_lib.sqlite.connection import AgentConnection
+from lesson_lib.sqlite.records import has_table
 
 STATEMENTS = (
     """CREATE TABLE IF NOT EXISTS tool_intents (
@@ -72,12 +73,16 @@ def open_intents(connection: AgentConnection) -> list[Intent]:
     return read_rows(connection, Intent, f"SELECT * FROM tool_intents WHERE {is_open}")
 
 
+def open_intents_of(connection: AgentConnection, run_id: str) -> list[Intent]:
+    """Return a run's open intents, oldest first; none where there is no table."""
+    if not has_table(connection, "tool_intents"):
+        return []
+    return [each for each in open_intents(connection) if each.run_id == run_id]
+
+
 def open_keys(connection: AgentConnection, run_id: str) -> list[str]:
     """Return the keys of a run's open intents, oldest first; none where there is no table."""
-    there = "SELECT 1 FROM sqlite_schema WHERE name = 'tool_intents'"
-    if connection.execute(there).fetchone() is None:
-        return []
-    return [each.idempotency_key for each in open_intents(connection) if each.run_id == run_id]
+    return [each.idempotency_key for each in open_intents_of(connection, run_id)]
 
 
 def intend(

@@ -21,7 +21,7 @@ from lesson_lib.errors import (
     TransactionError,
 )
 from lesson_lib.json_text import from_json, to_json
-from lesson_lib.model import ToolCall, ToolResult, require_text
+from lesson_lib.model import ToolCall, ToolResult, input_digest, require_text
 from lesson_lib.sqlite.connection import AgentConnection, while_locked
 from lesson_lib.sqlite.records import record_event, require_run
 
@@ -76,7 +76,7 @@ def execute_once(
                 f"{name} {text[:40]!r}… has {len(text)} characters, {LONGEST_NAME} are allowed: use"
                 " a digest of what it is made of"
             )
-    digest = hashlib.sha256(to_json(call.tool_input, "tool_input").encode()).hexdigest()
+    digest = input_digest(call.tool_input)
     require_run(connection, run_id)
 
     def record(event_type: str) -> None:

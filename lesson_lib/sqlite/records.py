@@ -256,6 +256,12 @@ def is_stored(connection: AgentConnection, run_id: str) -> bool:
     return row is not None
 
 
+def has_table(connection: AgentConnection, name: str) -> bool:
+    """Return whether the database has a table of this name: not every lesson creates each."""
+    row = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
+    return row is not None
+
+
 def unknown_run(connection: AgentConnection, run_id: str) -> UnknownRunError:
     """Return the error that says that a run is not stored."""
     return UnknownRunError(f"{connection.path} holds no run {run_id!r}: start it first")
